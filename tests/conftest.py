@@ -1,4 +1,4 @@
-"""What every test gets: markers by folder, hypothesis profiles. Knows nothing of the code under test."""
+"""Markers by folder, hypothesis profiles, the long parts. Knows nothing of the code under test."""
 
 import os
 from pathlib import Path
