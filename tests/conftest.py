@@ -37,7 +37,7 @@ def mark_by_nature(item: pytest.Item) -> None:
     folder = item.path.relative_to(TESTS).parts[0]
     if folder in FOLDER_MARKERS:
         item.add_marker(folder)
-    if item.get_closest_marker("hypothesis"):
+    if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False):
         item.add_marker("property")
 
 
