@@ -1,0 +1,56 @@
+{{/* What the two containers share: the model flag, their security, mounts and environment. */}}
+
+{{- define "octavo.hasModelVolume" -}}
+{{- if or .Values.model.hostPath .Values.model.existingClaim }}true{{ end -}}
+{{- end }}
+
+{{- define "octavo.modelArgs" -}}
+{{- $mounted := include "octavo.hasModelVolume" . -}}
+- --model={{ if $mounted }}/models/{{ end }}{{ .Values.model.name }}
+- --run-dir=/run/octavo/replica
+- --device={{ .Values.worker.device }}
+- --tensor-parallel-size={{ .Values.worker.tensorParallelSize }}
+{{- end }}
+
+{{- define "octavo.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Everything that is written lies on volumes, whatever the user id. */}}
+{{- define "octavo.environment" -}}
+- {name: HOME, value: /var/cache/octavo}
+- {name: OCTAVO_CACHE, value: /var/cache/octavo/models}
+- {name: XDG_CACHE_HOME, value: /var/cache/octavo}
+- {name: TMPDIR, value: /tmp}
+{{- end }}
+
+{{- define "octavo.mounts" -}}
+- {name: run, mountPath: /run/octavo}
+- {name: cache, mountPath: /var/cache/octavo}
+- {name: tmp, mountPath: /tmp}
+{{- if include "octavo.hasModelVolume" . }}
+- {name: model, mountPath: /models, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "octavo.volumes" -}}
+- name: run
+  emptyDir: {medium: Memory, sizeLimit: 16Mi}
+- name: shm
+  emptyDir: {medium: Memory, sizeLimit: {{ .Values.volumes.shmSize }}}
+- name: cache
+  emptyDir: {sizeLimit: {{ .Values.volumes.cacheSize }}}
+- name: tmp
+  emptyDir: {}
+{{- with .Values.model.hostPath }}
+- name: model
+  hostPath: {path: {{ . | quote }}, type: Directory}
+{{- end }}
+{{- with .Values.model.existingClaim }}
+- name: model
+  persistentVolumeClaim: {claimName: {{ . | quote }}, readOnly: true}
+{{- end }}
+{{- end }}

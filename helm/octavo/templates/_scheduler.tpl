@@ -1,0 +1,62 @@
+{{/* The scheduler's container: frontends, core and their supervisor. */}}
+{{- define "octavo.scheduler" -}}
+name: scheduler
+{{ include "octavo.image" (dict "image" .Values.scheduler.image "root" .) }}
+command: [python, -m, scheduler_svc]
+args:
+  {{- include "octavo.modelArgs" . | nindent 2 }}
+  {{- with .Values.model.servedName }}
+  - --served-model-name={{ . }}
+  {{- end }}
+  - --replica=$(POD_NAME)
+  - --workers=external
+  - --frontends={{ .Values.scheduler.frontends }}
+  - --host=0.0.0.0
+  - --port={{ .Values.ports.grpc }}
+  - --metrics-host=0.0.0.0
+  - --metrics-port={{ .Values.ports.metrics }}
+  - --drain-limit={{ .Values.drain.limitSeconds }}
+  {{- with .Values.scheduler.extraArgs }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+env:
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  {{- include "octavo.environment" . | nindent 2 }}
+  {{- with .Values.scheduler.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
+  - {name: metrics, containerPort: {{ .Values.ports.metrics }}}
+# Liveness and readiness start once this succeeded: loading a model never gets a pod killed before startupSeconds.
+startupProbe:
+  httpGet: {path: /readyz, port: metrics}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: {{ div (add .Values.probes.startupSeconds 4) 5 }}
+livenessProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  {{- if eq .Values.probes.readiness "grpc" }}
+  grpc: {port: {{ .Values.ports.grpc }}}
+  {{- else }}
+  httpGet: {path: /readyz, port: metrics}
+  {{- end }}
+  periodSeconds: 3
+  timeoutSeconds: 3
+  failureThreshold: 2
+lifecycle:
+  preStop:
+    exec:
+      command: [sleep, {{ .Values.drain.preStopSeconds | quote }}]
+securityContext:
+  {{- include "octavo.containerSecurity" . | nindent 2 }}
+resources:
+  {{- toYaml .Values.scheduler.resources | nindent 2 }}
+volumeMounts:
+  {{- include "octavo.mounts" . | nindent 2 }}
+{{- end }}
