@@ -1,0 +1,1 @@
+"""The worker: one process per tensor-parallel rank. Obeys plans, owns tensors, knows no text."""
