@@ -1,0 +1,1 @@
+"""The scheduler service: frontends (text), the core (tokens) and their supervisor."""
