@@ -16,10 +16,9 @@ TEST_PARTS := lint test-unit test-property test-model test-e2e test-chart
 RUNTIME := $(VENV)/.installed-all
 DEV := $(VENV)/.installed-dev
 LOCKS := pyproject.toml constraints.txt tools/install.sh
-PYTEST = $(PYTHON_BIN) -m pytest $(ARGS)
-# Computes on few cores at a time; a server's own settings are not touched.
-export OMP_NUM_THREADS ?= 2
-export TOKENIZERS_PARALLELISM ?= false
+# One thread: the tests' models are tiny, and their processes are many.
+ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+PYTEST = $(ONE_THREAD) $(PYTHON_BIN) -m pytest $(ARGS)
 
 .PHONY: help demo install test lint format protos test-unit test-property test-model test-e2e \
         test-chaos test-chart test-gpu test-long clean
@@ -64,14 +63,14 @@ ifeq ($(CI),true)
 # torch is really absent
 SCHEDULER_VENV := .venv-scheduler
 SCHEDULER := $(SCHEDULER_VENV)/.installed-scheduler
-UNIT_PYTEST = $(SCHEDULER_VENV)/bin/python -m pytest -p tests.without_torch $(ARGS)
+UNIT_PYTEST = $(ONE_THREAD) $(SCHEDULER_VENV)/bin/python -m pytest -p tests.without_torch $(ARGS)
 $(SCHEDULER): $(LOCKS)
 	@tools/install.sh $(SCHEDULER_VENV) scheduler,test
 	@touch $@
 else
 # torch is there, importing it fails
 SCHEDULER := $(DEV)
-UNIT_PYTEST = $(PYTHON_BIN) -m pytest -p tests.without_torch $(ARGS)
+UNIT_PYTEST = $(PYTEST) -p tests.without_torch
 endif
 
 test-unit: $(SCHEDULER) ## scheduler, SDK and repository rules, without torch
@@ -96,13 +95,19 @@ test-chart: $(DEV) ## helm lint and template on Helm 3 and 4
 test-gpu: $(DEV) ## kernels and graphs; needs a CUDA device
 	@$(PYTEST) tests/gpu
 
-# Each part ends by itself within 45 minutes, or is ended.
+# A part is the tests marked long("NAME"); property is the everyday property tests, looking much further.
+# Each ends by itself within 45 minutes, or is ended.
 LONG_PARTS := property
-test-long: $(DEV) ## soaks and fuzzing: PART=name, or all of: property
-	@$(PYTHON_BIN) tools/run_parts.py --limit-s 2700 $(addprefix long-,$(if $(filter all,$(PART)),$(LONG_PARTS),$(PART)))
+CHOSEN_LONG_PARTS = $(if $(filter all,$(PART)),$(LONG_PARTS),$(filter $(LONG_PARTS),$(PART)))
+test-long: $(DEV) ## soaks and fuzzing: PART=NAME, or all
+	@$(if $(CHOSEN_LONG_PARTS),,$(error PART=$(PART) is none of: all $(LONG_PARTS)))
+	@$(PYTHON_BIN) tools/run_parts.py --limit-s 2700 $(addprefix long-,$(CHOSEN_LONG_PARTS))
 
 long-property: $(DEV)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) tests/unit -m property --timeout 2400
+
+long-%: $(DEV)
+	@$(PYTEST) tests --ignore tests/gpu --long $* --timeout 2400
 
 clean: ## remove environments and caches
 	rm -rf .venv .venv-scheduler .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
