@@ -1,7 +1,8 @@
-"""The service's settings: one frozen value, one table of flags. Knows nothing of who uses a setting.
+"""The service's settings: one frozen value, one table of flags. Knows nothing of who uses them.
 
-Flags are read once, by the supervisor, which writes the checked value into the run folder; its children read it there, so
-that no setting travels through a process list. `docs/configuration.md` is made from this table.
+Flags are read once, by the supervisor, which writes the checked value into the run folder; its
+children read it there, so that no setting travels through a process list.
+`docs/configuration.md` is made from this table.
 """
 
 import argparse
@@ -46,13 +47,14 @@ class ServiceConfig:
 
     model: str = _option(
         "smollm2-135m-instruct",
-        "model to serve: a folder, the embedded smollm2-135m-instruct, or a cached Hugging Face repository id",
+        "model to serve: a folder, the embedded smollm2-135m-instruct, or the id of a Hugging Face "
+        "repository in the local cache",
         group="model",
     )
-    served_model_name: str = _option(
-        "", "name clients see; empty: the model's own", group="model"
+    served_model_name: str = _option("", "name clients see; empty: the model's own", group="model")
+    replica: str = _option(
+        "", "this replica's name; empty: host name and a random part", group="model"
     )
-    replica: str = _option("", "this replica's name; empty: host name and a random part", group="model")
 
     host: str = _option("127.0.0.1", "address of the inference port", group="network")
     port: int = _option(
@@ -80,12 +82,15 @@ class ServiceConfig:
 
     workers: str = _option(
         "local",
-        "local: this service starts its workers; external: they come by themselves over the run folder",
+        "local: this service starts its workers; external: they come by themselves, over the run "
+        "folder",
         group="workers",
         choices=("local", "external"),
     )
     run_dir: str = _option(
-        "", "private folder of sockets; empty: a new one under the temporary folder", group="workers"
+        "",
+        "private folder of sockets; empty: a new one under the temporary folder",
+        group="workers",
     )
     tensor_parallel_size: int = _option(
         1, "ranks, one GPU each", group="workers", at_least=1, at_most=64
@@ -203,9 +208,14 @@ class ServiceConfig:
     )
 
     log_level: str = _option(
-        "info", "least severe line logged", group="logging", choices=("debug", "info", "warning", "error")
+        "info",
+        "least severe line logged",
+        group="logging",
+        choices=("debug", "info", "warning", "error"),
     )
-    log_format: str = _option("text", "form of log lines", group="logging", choices=("text", "json"))
+    log_format: str = _option(
+        "text", "form of log lines", group="logging", choices=("text", "json")
+    )
 
     def to_json(self) -> str:
         """The settings as a JSON object, readable by `from_json`."""
@@ -231,6 +241,8 @@ def checked(config: ServiceConfig) -> ServiceConfig:
         _check_range(setting, getattr(config, setting.name))
     if config.num_kv_blocks and config.kv_cache_bytes:
         raise InvalidConfig("--num-kv-blocks and --kv-cache-bytes exclude each other: set one")
+    if config.unix_socket and config.frontends > 1:
+        raise InvalidConfig("--frontends must be 1 with --unix-socket: only ports are shared")
     if config.block_size & (config.block_size - 1):
         raise InvalidConfig(f"--block-size must be a power of two, got {config.block_size}")
     return config
@@ -255,7 +267,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         name = setting.metadata["group"]
         group = groups.setdefault(name, parser.add_argument_group(name))
         if setting.type is bool or isinstance(setting.default, bool):
-            group.add_argument(flag_name(setting), action="store_true", help=setting.metadata["help"])
+            group.add_argument(
+                flag_name(setting), action="store_true", help=setting.metadata["help"]
+            )
             continue
         group.add_argument(
             flag_name(setting),
@@ -268,7 +282,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_flags(arguments: Sequence[str], *, program: str) -> ServiceConfig:
-    """Settings from a command line; exits with a usage message on unknown flags, raises InvalidConfig on broken rules."""
+    """Settings from a command line; exits with a usage message on unknown flags.
+
+    Raises InvalidConfig where a rule is broken.
+    """
     parser = argparse.ArgumentParser(
         prog=program, description="Octavo: serve a language model over gRPC."
     )

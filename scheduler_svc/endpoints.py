@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """ZeroMQ addresses in a run folder; `docs/decisions/0001-contracts.md` says who speaks on which."""
+    """ZeroMQ addresses in a run folder; docs/decisions/0001-contracts.md says who speaks where."""
 
     run_dir: Path
 

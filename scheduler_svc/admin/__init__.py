@@ -1,0 +1,1 @@
+"""The operators' API: AdminService, hosted once per replica by the supervisor."""
