@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from tests.chart.conftest import CHART, Helm, Manifest, Values
+from scheduler_svc.config import parse_flags
+from tests.chart.conftest import CHART, VALUES, Helm, Manifest, Values
 
 Render = Callable[[Values], list[Manifest]]
 
@@ -44,11 +46,28 @@ def test_scheduler_and_worker_meet_in_one_private_folder(render: Render) -> None
     assert mounts(manifests, "worker")["/dev/shm"] == "shm"
 
 
+@pytest.mark.parametrize("file", VALUES, ids=lambda file: file.stem)
+def test_the_scheduler_understands_every_flag_it_gets(render: Render, file: Path) -> None:
+    manifests = render(yaml.safe_load(file.read_text()))
+    config = parse_flags(container(manifests, "scheduler")["args"], program="scheduler_svc")
+    assert config.workers == "external"
+    assert (config.host, config.port) == ("0.0.0.0", 50051)
+    assert (config.metrics_host, config.metrics_port) == ("0.0.0.0", 9464)
+    assert config.admin_host == "127.0.0.1"
+
+
 def test_both_containers_serve_the_same_model_from_the_claim(render: Render) -> None:
     manifests = render({"model": {"name": "qwen3", "existingClaim": "models"}})
     for name in ("scheduler", "worker"):
         assert flags(manifests, name)["model"] == "/models/qwen3"
         assert mounts(manifests, name)["/models"] == "model"
+
+
+def test_limits_of_the_engine_reach_both_containers(render: Render) -> None:
+    manifests = render({"engineArgs": ["--max-model-len=8192", "--max-num-seqs=64"]})
+    for name in ("scheduler", "worker"):
+        assert flags(manifests, name)["max-model-len"] == "8192"
+        assert flags(manifests, name)["max-num-seqs"] == "64"
 
 
 def test_one_gpu_is_asked_for_each_rank(render: Render) -> None:

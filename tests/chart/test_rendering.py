@@ -25,6 +25,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"worker": {"extraArgs": ["enforce-eager"]}}, "worker.extraArgs.0"),
     ({"worker": {"extraArgs": ["--model=other"]}}, "worker.extraArgs: --model=other"),
     ({"worker": {"resources": {"limits": {"memory": "lots"}}}}, "worker.resources.limits.memory"),
+    ({"worker": {"extraArgs": ["--block-size=32"]}}, "worker.extraArgs: --block-size=32"),
+    ({"engineArgs": ["--workers=local"]}, "engineArgs: --workers=local"),
     ({"scheduler": {"extraArgs": ["--port=1"]}}, "scheduler.extraArgs: --port=1"),
     ({"scheduler": {"image": {"pullPolicy": "Sometimes"}}}, "scheduler.image.pullPolicy"),
     ({"ports": {"grpc": 80}}, "ports.grpc"),

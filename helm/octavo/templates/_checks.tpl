@@ -15,10 +15,16 @@
 {{- fail "model.hostPath and model.existingClaim exclude each other: set one" -}}
 {{- end -}}
 {{- $owned := list "model" "run-dir" "device" "tensor-parallel-size" "served-model-name" "replica" "workers" "frontends" "host" "port" "metrics-host" "metrics-port" "drain-limit" -}}
-{{- range $container := list "scheduler" "worker" -}}
-{{- range $flag := (index $.Values $container).extraArgs -}}
-{{- if has (regexFind "[a-z][a-z-]*" $flag) $owned -}}
-{{- fail (printf "%s.extraArgs: %s is set by the chart from another value" $container $flag) -}}
+{{- $shared := list "max-model-len" "block-size" "num-kv-blocks" "max-num-seqs" "max-num-batched-tokens" -}}
+{{- $lists := dict "engineArgs" .Values.engineArgs "scheduler.extraArgs" .Values.scheduler.extraArgs "worker.extraArgs" .Values.worker.extraArgs -}}
+{{- range $field, $flags := $lists -}}
+{{- range $flag := $flags -}}
+{{- $name := regexFind "[a-z][a-z-]*" $flag -}}
+{{- if has $name $owned -}}
+{{- fail (printf "%s: %s is set by the chart from another value" $field $flag) -}}
+{{- end -}}
+{{- if and (has $name $shared) (ne $field "engineArgs") -}}
+{{- fail (printf "%s: %s must be the same in both containers: move it to engineArgs" $field $flag) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

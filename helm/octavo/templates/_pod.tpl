@@ -1,15 +1,18 @@
-{{/* What the two containers share: the model flag, their security, mounts and environment. */}}
+{{/* What the two containers share: flags, their security, mounts and environment. */}}
 
 {{- define "octavo.hasModelVolume" -}}
 {{- if or .Values.model.hostPath .Values.model.existingClaim }}true{{ end -}}
 {{- end }}
 
-{{- define "octavo.modelArgs" -}}
+{{- define "octavo.sharedArgs" -}}
 {{- $mounted := include "octavo.hasModelVolume" . -}}
 - --model={{ if $mounted }}/models/{{ end }}{{ .Values.model.name }}
 - --run-dir=/run/octavo/replica
 - --device={{ .Values.worker.device }}
 - --tensor-parallel-size={{ .Values.worker.tensorParallelSize }}
+{{- with .Values.engineArgs }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "octavo.containerSecurity" -}}

@@ -4,7 +4,7 @@ name: scheduler
 {{ include "octavo.image" (dict "image" .Values.scheduler.image "root" .) }}
 command: [python, -m, scheduler_svc]
 args:
-  {{- include "octavo.modelArgs" . | nindent 2 }}
+  {{- include "octavo.sharedArgs" . | nindent 2 }}
   {{- with .Values.model.servedName }}
   - --served-model-name={{ . }}
   {{- end }}

@@ -28,7 +28,7 @@ name: worker
 {{ include "octavo.image" (dict "image" .Values.worker.image "root" .) }}
 command: [python, -m, worker_svc]
 args:
-  {{- include "octavo.modelArgs" . | nindent 2 }}
+  {{- include "octavo.sharedArgs" . | nindent 2 }}
   {{- with .Values.worker.extraArgs }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
