@@ -43,7 +43,7 @@ class TokenRows:
     """The tokens of one step, as columns: one token a row."""
 
     owners: npt.NDArray[np.int32]
-    numbers: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int32]
     output_indexes: npt.NDArray[np.int32]
     first_token_indexes: npt.NDArray[np.int32]  # among the output's generated tokens
     tokens: npt.NDArray[np.int32]
