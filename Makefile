@@ -20,7 +20,7 @@ LOCKS := pyproject.toml constraints.txt tools/install.sh
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 PYTEST = $(ONE_THREAD) $(PYTHON_BIN) -m pytest $(ARGS)
 
-.PHONY: help demo install test lint format protos test-unit test-property test-model test-e2e \
+.PHONY: help demo install test lint format protos docs test-unit test-property test-model test-e2e \
         test-chaos test-chart test-gpu test-long clean
 
 help: ## list these commands
@@ -56,6 +56,9 @@ format: $(DEV) ## rewrite the code in the house format
 
 protos: $(DEV) ## generate the stubs in client/octavo from protos/
 	@$(PYTHON_BIN) tools/generate_protos.py
+
+docs: $(DEV) ## write the pages of docs/ that are made from code
+	@$(PYTHON_BIN) tools/generate_docs.py
 
 # --- tests, by area ---
 

@@ -27,12 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configure_logging(role="supervisor", level=config.log_level, form=config.log_format)
         config = _resolved(config)
     except (InvalidConfig, ModelError) as error:
-        print(f"octavo serve: {error}", file=sys.stderr)
+        sys.stderr.write(f"octavo serve: {error}\n")
         return 2
     try:
         return _serve(config)
     except (AddressTaken, RunFolderInUse, OSError) as error:
-        print(f"octavo serve: {error}", file=sys.stderr)
+        sys.stderr.write(f"octavo serve: {error}\n")
         return 2
     except KeyboardInterrupt:  # before the loop handles signals
         return 130

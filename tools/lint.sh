@@ -29,6 +29,7 @@ check imports lint-imports --no-cache
 check protos buf lint
 check compatibility breaking
 check stubs python tools/generate_protos.py --check
+check docs python tools/generate_docs.py --check
 
 if [ "${#failed[@]}" -gt 0 ]; then
   printf 'lint failed: %s\n' "${failed[*]}"
