@@ -1,0 +1,73 @@
+"""Every metric of the service: name, kind, meaning. Counts nothing.
+
+Names follow vLLM's where they mean the same. Exposed with the prefix `octavo_`; counters also with
+the suffix `_total`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+_STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_TOKEN_SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
+_REQUEST_SECONDS = (
+    *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
+    *(10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric; `buckets` are a histogram's upper borders, the last, unbounded one left out."""
+
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+CATALOG: dict[str, MetricSpec] = {
+    # --- core ---
+    "num_requests_running": MetricSpec("gauge", "Sequences in the running batch"),
+    "num_requests_waiting": MetricSpec("gauge", "Sequences waiting, preempted ones included"),
+    "num_requests_live": MetricSpec("gauge", "Sequences that have not ended"),
+    "num_tokens_waiting": MetricSpec("gauge", "Prompt tokens of requests that have not run yet"),
+    "kv_blocks_in_use": MetricSpec("gauge", "KV blocks held by sequences"),
+    "kv_blocks_cached": MetricSpec("gauge", "KV blocks free to take, their contents findable"),
+    "kv_blocks_fenced": MetricSpec("gauge", "KV blocks that are free once steps in flight end"),
+    "kv_blocks_free": MetricSpec("gauge", "KV blocks that hold nothing"),
+    "kv_cache_usage_perc": MetricSpec("gauge", "Share of KV blocks in use; 1 is all of them"),
+    "prefix_cache_queries": MetricSpec("counter", "Prompt tokens looked up, once per request"),
+    "prefix_cache_hits": MetricSpec("counter", "Prompt tokens found in the prefix cache"),
+    "num_preemptions": MetricSpec("counter", "Sequences that lost their blocks and ran again"),
+    "prompt_tokens": MetricSpec("counter", "Prompt tokens of requests that began to run"),
+    "generation_tokens": MetricSpec("counter", "Tokens generated"),
+    "requests_rejected": MetricSpec("counter", "Requests refused, by reason", ("reason",)),
+    "request_queue_time_seconds": MetricSpec(
+        "histogram", "Time from arrival to a request's first step", buckets=_REQUEST_SECONDS
+    ),
+    "step_seconds": MetricSpec(
+        "histogram",
+        "Time of a step as the core sees it, by kind: decode, prefill, mixed",
+        ("kind",),
+        _STEP_SECONDS,
+    ),
+    "steps_done": MetricSpec("gauge", "Steps completed in this epoch"),
+    "epoch": MetricSpec("gauge", "Epochs begun by this core"),
+    "recoveries": MetricSpec("counter", "Epochs that ended, by cause", ("cause",)),
+    "worker_up": MetricSpec("gauge", "1 while the rank takes part in an epoch", ("rank",)),
+    # --- frontends ---
+    "time_to_first_token_seconds": MetricSpec(
+        "histogram", "Time from arrival to the first token sent", buckets=_REQUEST_SECONDS
+    ),
+    "inter_token_latency_seconds": MetricSpec(
+        "histogram", "Time between tokens of an output", buckets=_TOKEN_SECONDS
+    ),
+    "e2e_request_latency_seconds": MetricSpec(
+        "histogram", "Time from arrival to a request's end", buckets=_REQUEST_SECONDS
+    ),
+    "request_success": MetricSpec(
+        "counter", "Outputs that ended in-band, by reason", ("finished_reason",)
+    ),
+}
