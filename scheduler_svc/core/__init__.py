@@ -1,16 +1,19 @@
-"""The core: sequences, KV blocks, prefix cache, step plans. Pure state; knows no socket, clock, text or tensor.
+"""The core: sequences, KV blocks, prefix cache, step plans. Knows no socket, clock, text or tensor.
 
-Time comes in as seconds on one monotonic clock, randomness as a root for the cache's hashes. Nothing here blocks.
+Pure state: time comes in as seconds on one monotonic clock, randomness as a root for the cache's
+hashes. Nothing here blocks.
 
 Reading order:
 
-1. `limits`       what the workers can hold, what the operator allows
-2. `request`      a request and its outputs, each one sequence
-3. `plan`, `news` what goes to the workers, what comes back, what the owners are told
-4. `block_pool`   block ids and who holds them;  `prefix_cache`  which block holds which tokens
-5. `batch`        the running batch, as columns by slot
-6. `waiting`      who comes next;  `pace`  how many prompt tokens a step may take
-7. `scheduler`    makes the next step;  `results`  takes a step's tokens in
-8. `registry`     requests by name and by owner, how long they are kept
-9. `core`         the one class the engine drives
+1. `limits`, `refusals`       what bounds a request, and how the core says no
+2. `request`, `sequence`      a request and its outputs, each one sequence
+3. `plan`, `news`             what goes to the workers and comes back, what owners are told
+4. `prefix_cache`             which block holds which tokens;  `block_pool` who holds which block
+5. `batch`                    the running batch, as columns by slot
+6. `epoch`                    all of that which is lost with the workers
+7. `tenants`, `waiting`       who runs next;  `pace` how many prompt tokens a step may take
+8. `lifecycle`                what happens to a sequence: start, preemption, end
+9. `admission`, `scheduler`   makes the next step;  `results` takes a step's tokens in
+10. `registry`                requests by name and by owner, how long they are kept
+11. `core`                    the one class the engine drives
 """

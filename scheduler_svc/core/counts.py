@@ -5,12 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """One consistent reading. `num_blocks_*` sum to `num_blocks`; `total_*` count from the process's start."""
+    """One consistent reading.
+
+    `num_blocks_*` sum to `num_blocks`; all are 0 without workers. `total_*` count from the start.
+    """
 
     num_waiting: int  # sequences that wait, preempted ones included
     num_waiting_tokens: int  # known tokens of requests that have not run yet
     num_running: int  # sequences that hold a slot
-    num_requests: int  # live and retained
+    num_live: int  # requests with an output that has not ended
+    num_requests: int  # those and the retained ones
     num_retained_tokens: int
 
     num_blocks: int

@@ -1,4 +1,4 @@
-"""What bounds the core: the workers' limits of an epoch and the operator's policy. Knows nothing of requests."""
+"""What bounds the core: an epoch's worker limits, the operator's policy. Knows no requests."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
 """What the owners of requests are told. Knows nothing of messages or sockets.
 
-An *owner* is a positive number that the engine gives to a frontend's connection; NO_OWNER stands for nobody, and news of
-such requests is for the engine's metrics only.
+An *owner* is a positive number that the engine gives to a frontend's connection; NO_OWNER stands
+for nobody, and news of such requests is for the engine's metrics only.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scheduler_svc.core.request import EndReason
+from scheduler_svc.core.request import EndReason, NewRequest
 
 NO_OWNER = 0
 
@@ -51,7 +51,7 @@ class TokenRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepNews:
-    """What happened since the last news. The last tokens of an end are in `rows` or came earlier."""
+    """What happened since the last news. An end's last tokens are in `rows` or came earlier."""
 
     rows: TokenRows
     ends: tuple[OutputEnd, ...]
@@ -85,13 +85,12 @@ class OutputSoFar:
 class Attached:
     """A known request got another owner; what follows is news from the ends of these tokens."""
 
-    blob: bytes
+    request: NewRequest  # as it is held; its owner, number and resume are those it came with
+    deadline: float | None
     outputs: tuple[OutputSoFar, ...]
     max_tokens: int
-    seed: int
-    num_prompt_tokens: int
     num_cached_tokens: int | None  # None while it has not run
-    superseded: OwnerReference | None  # who owned it until now
+    superseded: OwnerReference | None  # who is to be told that it owns the request no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

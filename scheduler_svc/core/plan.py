@@ -1,4 +1,4 @@
-"""A step as columns: what the workers are to do, and what they did. Knows nothing of requests or of messages' encoding.
+"""A step as columns: what the workers are to do, and what they did. Knows no requests, no encoding.
 
 The columns are those of step.proto, field by field.
 """

@@ -1,4 +1,4 @@
-"""Why the core says no. Each refusal carries its facts; the engine maps them to messages in one table.
+"""Why the core says no, with the facts. Knows nothing of messages: the engine maps them.
 
 Refused
 ├── InvalidField       a field is out of range

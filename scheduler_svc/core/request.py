@@ -1,10 +1,16 @@
-"""Requests as they arrive. Knows nothing of blocks, slots or steps."""
+"""Requests: as they arrive, and as the core keeps them. Knows nothing of blocks, slots or steps."""
+
+from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:  # a request is made of sequences, and a sequence knows its request
+    from scheduler_svc.core.sequence import Sequence
 
 
 class EndReason(enum.Enum):
@@ -39,6 +45,7 @@ class ResumedOutput:
     tokens: npt.NDArray[np.int32]
     reason: EndReason | None = None  # how it ended; None: it goes on
     stop_token_id: int | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,4 +73,48 @@ class NewRequest:
     stores_cache: bool = True
     submitted_at: float  # arrival minus the age it came with
     resume: tuple[ResumedOutput, ...] = ()  # empty, or one entry for each output
-    was_accepted: bool = False  # before a restart of the core: no queue limit applies
+    was_accepted: bool = False  # before a restart of the core: only faults of its own refuse it
+    is_detached: bool = False  # nobody owns it: it is kept like a detached one
+    num_core_deaths: int = 0  # restarts of the core it lived through without a new token
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request that lives or is retained."""
+
+    new: NewRequest
+    order: int  # counts arrivals
+    tenant_index: int
+    max_tokens: int  # effective bound of each output's tokens
+    keep_for_s: float
+    owner: int
+    number: int
+    sequences: list[Sequence] = field(default_factory=list)
+    num_live: int = 0  # sequences that have not ended
+    # Outputs after the first one run once they can share the prompt's blocks.
+    are_followers_held: bool = False
+    has_begun: bool = False
+    num_cached_tokens: int | None = None
+    ended_at: float | None = None
+    # When it is forgotten; before its end, only while nobody owns it: when it is cancelled.
+    keep_until: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its global name."""
+        return (self.new.tenant, self.new.request_id)
+
+    @property
+    def num_tokens_kept(self) -> int:
+        """Tokens it takes in memory."""
+        return len(self.new.prompt) + sum(
+            sequence.num_stored - len(self.new.prompt) for sequence in self.sequences
+        )
+
+    @property
+    def next_due(self) -> float | None:
+        """When time alone changes something about it."""
+        times = [self.keep_until]
+        if self.num_live:
+            times += [self.new.deadline, self.new.time_limit_at]
+        return min((time for time in times if time is not None), default=None)

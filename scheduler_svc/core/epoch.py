@@ -1,0 +1,79 @@
+"""What is lost with the workers: batch, blocks, cache, steps in flight. Knows nothing of requests' lives.
+
+A new epoch is a new value of this class; nothing of the old one is looked at again.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduler_svc.core.batch import Batch, Slots
+from scheduler_svc.core.block_pool import BlockPool
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepInFlight:
+    """What the core must remember of a plan until its result is there."""
+
+    step: int
+    slots: Slots  # [num_rows]
+    generations: npt.NDArray[np.int32]  # [num_rows]
+    sampling_rows: Slots  # [num_sampling_rows] indexes into slots
+    num_decode_rows: int
+    num_prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Departure:
+    """A slot and blocks that steps in flight may still touch."""
+
+    last_step: int
+    slot: int
+    blocks: tuple[int, ...]
+    sequence: Sequence | None  # a preempted one, which waits for its last tokens
+
+
+class Epoch:
+    """One conversation with a rank group whose batch and KV contents were empty at its start."""
+
+    def __init__(self, limits: WorkerLimits, *, pool: BlockPool) -> None:
+        self.limits = limits
+        self.pool = pool
+        self.batch = Batch(
+            num_slots=limits.max_num_seqs,
+            block_size=limits.block_size,
+            vocab_size=limits.vocab_size,
+        )
+        self.prefilling: list[Sequence] = []  # running, prompt not issued in full; oldest first
+        self.in_flight: deque[StepInFlight] = deque()
+        self.departures: list[Departure] = []
+        self.num_issued = 0
+        self.num_done = 0
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-num_tokens // self.limits.block_size)
+
+    def is_idle(self, slot: int) -> bool:
+        """Whether no step in flight has a row of the slot's present use."""
+        return int(self.batch.last_step[slot]) <= self.num_done
+
+    def publish_full_blocks(self, sequence: Sequence) -> None:
+        """Makes the sequence's blocks findable whose tokens are known and whose writing is issued."""
+        batch, size = self.batch, self.limits.block_size
+        num_full = batch.num_full_blocks(sequence.slot)
+        if sequence.num_stored < num_full * size:
+            batch.store_tail(sequence)
+        while sequence.link is not None and sequence.num_linked < num_full:
+            first = sequence.num_linked * size
+            sequence.link = self.pool.publish(
+                sequence.blocks[sequence.num_linked],
+                sequence.link,
+                sequence.token_slice(first, first + size),
+            )
+            sequence.num_linked += 1
+        batch.update_publish_length(sequence)

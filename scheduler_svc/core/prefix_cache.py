@@ -1,0 +1,114 @@
+"""Which block holds which tokens. Knows nothing of who holds a block, nor of requests.
+
+A full block is found by a key chained over its parent's key and its own tokens; the chain's root is salted with the tenant,
+so that tenants never share and nobody can aim at another's blocks. A hit does not rest on the key alone: the block must
+hold these very tokens, and continue the very block matched before it (its *parent*, known by a serial number that no
+two publications share). So equal keys of different content cannot meet, and once a block is forgotten, whatever was
+published behind it is out of reach, also after somebody publishes the same tokens anew.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from xxhash import xxh3_128_digest
+
+
+class Link(NamedTuple):
+    """The end of a chain of published blocks, where the next one attaches."""
+
+    key: bytes
+    identity: int | str  # serial of the publication; at a chain's root, the salt
+
+
+class Match(NamedTuple):
+    """Published blocks that hold a sequence's first tokens."""
+
+    blocks: list[int]
+    link: Link
+
+
+class _Publication(NamedTuple):
+    """What a findable block holds."""
+
+    key: bytes
+    serial: int
+    parent: int | str
+    tokens: bytes
+
+
+class PrefixCache:
+    """The index of full blocks by content. Tokens are int32 bytes throughout."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        root: bytes,
+        digest: Callable[[bytes], bytes] = xxh3_128_digest,
+    ) -> None:
+        self._block_bytes = 4 * block_size
+        self._root = root
+        self._digest = digest
+        self._block_by_key: dict[bytes, int] = {}
+        self._publications: list[_Publication | None] = [None] * num_blocks
+        self._last_serial = 0
+
+    def __len__(self) -> int:
+        """Blocks that can be found."""
+        return len(self._block_by_key)
+
+    def is_findable(self, block: int) -> bool:
+        """Whether some chain of tokens leads to this block."""
+        return self._publications[block] is not None
+
+    def root(self, salt: str) -> Link:
+        """Where the chains of a tenant begin."""
+        return Link(self._digest(self._root + salt.encode()), salt)
+
+    def match(self, root: Link, tokens: bytes | bytearray, *, max_blocks: int) -> Match:
+        """The longest chain of published blocks that holds the tokens' beginning, at most `max_blocks` of them."""
+        size, digest = self._block_bytes, self._digest
+        block_by_key, publications = self._block_by_key, self._publications
+        blocks: list[int] = []
+        key, identity = root.key, root.identity
+        for start in range(0, min(max_blocks * size, len(tokens) - size + 1), size):
+            piece = bytes(tokens[start : start + size])
+            next_key = digest(key + piece)
+            block = block_by_key.get(next_key)
+            found = None if block is None else publications[block]
+            if block is None or found is None:
+                break
+            if found.parent != identity or found.tokens != piece:
+                break
+            blocks.append(block)
+            key, identity = next_key, found.serial
+        return Match(blocks, Link(key, identity))
+
+    def publish(self, block: int, parent: Link, tokens: bytes) -> tuple[Link, int | None]:
+        """Makes a full block findable behind `parent`.
+
+        Returns where the next block attaches, and the block that cannot be found any more since its key is needed
+        (it held other content, or continued a block that is forgotten). Where another block holds the same content
+        already, that one stays findable and this one stays private.
+        """
+        key = self._digest(parent.key + tokens)
+        standing = self._block_by_key.get(key)
+        if standing is not None:
+            found = self._publications[standing]
+            assert found is not None
+            if found.parent == parent.identity and found.tokens == tokens:
+                return Link(key, found.serial), None
+            self.forget(standing)
+        assert self._publications[block] is None, f"block {block} is published already"
+        self._last_serial += 1
+        self._block_by_key[key] = block
+        self._publications[block] = _Publication(key, self._last_serial, parent.identity, tokens)
+        return Link(key, self._last_serial), standing
+
+    def forget(self, block: int) -> None:
+        """Makes a block unfindable; does nothing if it is already."""
+        publication = self._publications[block]
+        if publication is not None:
+            del self._block_by_key[publication.key]
+            self._publications[block] = None

@@ -1,0 +1,152 @@
+"""Who runs next: sequences that wait, in order. Knows nothing of blocks, slots or steps.
+
+The order: priority class, then the least-served tenant, then arrival. A sequence that has waited
+for the ageing time rises to the next more urgent class that is there, so no class starves. It never
+rises above the classes in the queue, so that age does not set tenants' shares aside.
+
+Operations cost O(log n). The entry of a sequence that was removed stays behind, known by its old
+ticket; it is dropped when met, or with all others when they are the majority.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.tenants import TenantShares
+
+# Submitted at, order of arrival, output, ticket, sequence. The first three are unique.
+_Entry = tuple[float, int, int, int, Sequence]
+# Sequences that rise in one call at most, so that no call takes long.
+_MAX_RISES = 64
+# Entries without a sequence that are not worth the sweep.
+_MAX_LEFTOVERS = 64
+
+
+@dataclass(slots=True)
+class _Level:
+    """One priority class."""
+
+    by_tenant: dict[int, list[_Entry]] = field(default_factory=dict)  # heaps
+    # A heap of (counter, tenant). Counters only grow, so an outdated one is met in time.
+    tenants: list[tuple[float, int]] = field(default_factory=list)
+    # Since when, ticket, sequence: in the order of entry into this class.
+    entered: deque[tuple[float, int, Sequence]] = field(default_factory=deque)
+    num_waiting: int = 0
+    num_entries: int = 0  # in the heaps of by_tenant
+
+
+class WaitingQueue:
+    """Sequences that wait. Holds no sequence twice."""
+
+    def __init__(self, shares: TenantShares, *, ageing_s: float) -> None:
+        self._shares = shares
+        self._ageing_s = ageing_s
+        self._levels: dict[int, _Level] = {}
+        self._level_by_ticket: dict[int, int] = {}
+        self._last_ticket = 0
+
+    def __len__(self) -> int:
+        """Sequences that wait."""
+        return len(self._level_by_ticket)
+
+    def push(self, sequence: Sequence, now: float) -> None:
+        """Lets a sequence wait, in the class its request came with."""
+        assert not sequence.ticket, "the sequence waits already"
+        self._enter(sequence, sequence.request.new.priority, now)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out."""
+        priority = self._level_by_ticket.pop(sequence.ticket)
+        sequence.ticket = 0
+        level = self._levels[priority]
+        level.num_waiting -= 1
+        if not level.num_waiting:
+            del self._levels[priority]
+        elif level.num_entries > 2 * level.num_waiting + _MAX_LEFTOVERS:
+            self._sweep(level)
+
+    def walk(self) -> Iterator[Sequence]:
+        """Sequences in order, each once, until the iterator is closed; they go on waiting.
+
+        Between two of them the caller may remove the one at hand and charge tenants: the order
+        follows. Pushing has to wait until the iterator is closed.
+        """
+        met: list[tuple[int, _Entry]] = []
+        try:
+            while (first := self._pop_first()) is not None:
+                met.append(first)
+                yield first[1][-1]
+        finally:
+            for priority, entry in met:
+                if entry[-1].ticket == entry[-2]:
+                    self._insert(self._levels[priority], entry)
+
+    def rise(self, now: float) -> None:
+        """Lets sequences rise that have waited for the ageing time in their class."""
+        num_left = _MAX_RISES
+        priorities = sorted(self._levels)
+        for above, priority in zip(priorities, priorities[1:], strict=False):
+            entered = self._levels[priority].entered
+            while num_left and entered and entered[0][0] + self._ageing_s <= now:
+                _, ticket, sequence = entered.popleft()
+                if sequence.ticket == ticket:
+                    num_left -= 1
+                    self.remove(sequence)
+                    self._enter(sequence, above, now)
+
+    def _enter(self, sequence: Sequence, priority: int, now: float) -> None:
+        self._last_ticket += 1
+        sequence.ticket = self._last_ticket
+        self._level_by_ticket[sequence.ticket] = priority
+        level = self._levels.setdefault(priority, _Level())
+        level.num_waiting += 1
+        level.entered.append((now, sequence.ticket, sequence))
+        request = sequence.request
+        place = (request.new.submitted_at, request.order, sequence.output_index)
+        self._insert(level, (*place, sequence.ticket, sequence))
+
+    def _insert(self, level: _Level, entry: _Entry) -> None:
+        tenant = entry[-1].request.tenant_index
+        if tenant not in level.by_tenant:
+            level.by_tenant[tenant] = []
+            heapq.heappush(level.tenants, (self._shares.served(tenant), tenant))
+        heapq.heappush(level.by_tenant[tenant], entry)
+        level.num_entries += 1
+
+    def _pop_first(self) -> tuple[int, _Entry] | None:
+        for priority in sorted(self._levels):
+            entry = self._pop_first_of(self._levels[priority])
+            if entry is not None:
+                return priority, entry
+        return None
+
+    def _pop_first_of(self, level: _Level) -> _Entry | None:
+        while level.tenants:
+            counter, tenant = level.tenants[0]
+            served = self._shares.served(tenant)
+            entries = level.by_tenant[tenant]
+            if not entries:
+                heapq.heappop(level.tenants)
+                del level.by_tenant[tenant]
+            elif served > counter:
+                heapq.heapreplace(level.tenants, (served, tenant))
+            else:
+                entry = heapq.heappop(entries)
+                level.num_entries -= 1
+                if entry[-1].ticket == entry[-2]:
+                    return entry
+        return None
+
+    def _sweep(self, level: _Level) -> None:
+        standing = [
+            entry
+            for entries in level.by_tenant.values()
+            for entry in entries
+            if entry[-1].ticket == entry[-2]
+        ]
+        level.entered = deque(item for item in level.entered if item[2].ticket == item[1])
+        level.by_tenant, level.tenants, level.num_entries = {}, [], 0
+        for entry in standing:
+            self._insert(level, entry)
