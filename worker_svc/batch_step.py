@@ -1,4 +1,4 @@
-"""One step as the runner takes it, and what comes back. Numpy columns only: knows no tensor, no message.
+"""One step as the runner takes it, and what comes back: numpy columns. Knows no tensor, no message.
 
 A *row* is a slot's part in the step. Every column of rows has the same length and order. Shapes:
 R rows, T tokens of all rows, S rows that sample, W blocks in the widest table, M rows with a mask.

@@ -1,1 +1,1 @@
-"""Layers: pure functions of their arguments and weights. They know no batch, no message, no global."""
+"""Layers: pure functions of their arguments and weights. They know no message and no global."""

@@ -1,0 +1,1 @@
+"""Stand-ins and makers that tests of several areas share."""
