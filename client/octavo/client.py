@@ -1,0 +1,220 @@
+"""The client for blocking code. Every method has its twin in `aio.py`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+import grpc
+
+from octavo.channel import DEFAULT_TARGET, OptionValue, client_settings
+from octavo.connection import Connection
+from octavo.decoding import StreamState, decode_cancel, decode_generation, decode_model_info
+from octavo.prompts import (
+    MessagesInput,
+    PromptInput,
+    TemplateOptions,
+    any_prompt,
+    chat_prompt,
+    plain_prompt,
+)
+from octavo.requests import ChatOptions, RequestOptions, generation_message, split_chat_options
+from octavo.results import CancelOutcome, Generation, ModelInfo, Tokens
+from octavo.retries import RetryPolicy
+from octavo.sampling import SamplingParams
+from octavo.stream import Stream
+from octavo.v1 import inference_pb2
+
+# Streams outlive a lost connection, so that `attach` can go on; leaving one early cancels it.
+STREAM_KEEP_FOR_S = 30.0
+# Calls that compute nothing are answered at once, or something is wrong.
+QUICK_TIMEOUT_S = 30.0
+
+
+class Client:
+    """Calls one Octavo service; usable from many threads; close it, or use it in a `with` block.
+
+    target: host:port, unix:/path or dns:///name:port.
+    timeout: seconds a generation may take, retries included; None is no limit. Every call can set
+        its own. Calls that compute nothing end after 30 s.
+    credentials: TLS, as made by `grpc.ssl_channel_credentials()`; None is plain text.
+    api_key: sent as `authorization: Bearer KEY`.
+    metadata: further pairs sent with every call.
+    retry: how calls that failed before their first message are tried again.
+    channel_options: gRPC channel options that go before this client's own.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout: float | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        api_key: str | None = None,
+        metadata: Sequence[tuple[str, str | bytes]] = (),
+        retry: RetryPolicy | None = None,
+        channel_options: Sequence[tuple[str, OptionValue]] = (),
+    ) -> None:
+        settings = client_settings(
+            target,
+            timeout=timeout,
+            credentials=credentials,
+            api_key=api_key,
+            metadata=metadata,
+            retry=retry,
+            channel_options=channel_options,
+        )
+        self._timeout_s = timeout
+        self._connection = Connection(settings)
+        self._finalizer = weakref.finalize(self, self._connection.close)
+
+    def chat(
+        self,
+        messages: MessagesInput,
+        *,
+        params: SamplingParams | None = None,
+        timeout: float | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Generation:
+        """The model's answer to a conversation, or to one message of the user (a str)."""
+        request_options, template = split_chat_options(options)
+        prompt = chat_prompt(messages, template)
+        return self._generate(prompt, params, timeout, request_options)
+
+    def generate(
+        self,
+        prompt: PromptInput,
+        *,
+        params: SamplingParams | None = None,
+        timeout: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Generation:
+        """What the model writes after a prompt: plain text, or token ids."""
+        return self._generate(plain_prompt(prompt), params, timeout, options)
+
+    def stream(
+        self,
+        prompt: PromptInput | MessagesInput | None = None,
+        *,
+        messages: MessagesInput | None = None,
+        params: SamplingParams | None = None,
+        timeout: float | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Stream:
+        """The deltas of a generation as they come, after a plain prompt or for a conversation.
+
+        `stream("Once upon a time")` continues text; `stream(messages="Hi")` and
+        `stream([Message("user", "Hi")])` go through the model's chat template.
+        """
+        request_options, template = split_chat_options(options)
+        request_options.setdefault("keep_for_s", STREAM_KEEP_FOR_S)
+        generation = generation_message(
+            any_prompt(prompt, messages, template), params=params, options=request_options
+        )
+        connection = self._connection.open_stream(
+            self._connection.stub.Generate,
+            inference_pb2.GenerateRequest(generation=generation),
+            timeout_s=self._timeout_s if timeout is None else timeout,
+            request_id=generation.request_id,
+        )
+        return Stream(connection, StreamState(generation.request_id), owner=self)
+
+    def attach(
+        self, request_id: str, *, from_tokens: Sequence[int] = (), timeout: float | None = None
+    ) -> Stream:
+        """Goes on with a generation that is running or kept; its former stream ends (Superseded).
+
+        `from_tokens[i]` is how many tokens of output i the caller has: deltas begin after them.
+        """
+        connection = self._connection.open_stream(
+            self._connection.stub.Attach,
+            inference_pb2.AttachRequest(request_id=request_id, from_tokens=from_tokens),
+            timeout_s=self._timeout_s if timeout is None else timeout,
+            request_id=request_id,
+        )
+        return Stream(connection, StreamState(request_id, from_tokens=from_tokens), owner=self)
+
+    def cancel(self, request_id: str, *, timeout: float = QUICK_TIMEOUT_S) -> CancelOutcome:
+        """Ends a generation now; raises NotFound for an id that the service does not know."""
+        response = self._connection.call(
+            self._connection.stub.Cancel,
+            inference_pb2.CancelRequest(request_id=request_id),
+            timeout_s=timeout,
+            request_id=request_id,
+        )
+        return decode_cancel(response)
+
+    def tokenize(
+        self,
+        prompt: PromptInput | MessagesInput | None = None,
+        *,
+        messages: MessagesInput | None = None,
+        timeout: float = QUICK_TIMEOUT_S,
+        **template: Unpack[TemplateOptions],
+    ) -> Tokens:
+        """The token ids that the model would see."""
+        response = self._connection.call(
+            self._connection.stub.Tokenize,
+            inference_pb2.TokenizeRequest(prompt=any_prompt(prompt, messages, template)),
+            timeout_s=timeout,
+        )
+        return Tokens(token_ids=tuple(response.token_ids), text=response.text)
+
+    def detokenize(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        timeout: float = QUICK_TIMEOUT_S,
+    ) -> str:
+        """The text of token ids."""
+        response = self._connection.call(
+            self._connection.stub.Detokenize,
+            inference_pb2.DetokenizeRequest(
+                token_ids=token_ids, skip_special_tokens=skip_special_tokens
+            ),
+            timeout_s=timeout,
+        )
+        return response.text
+
+    def model_info(self, *, timeout: float = QUICK_TIMEOUT_S) -> ModelInfo:
+        """Which model is served, its limits and its defaults."""
+        response = self._connection.call(
+            self._connection.stub.GetModelInfo,
+            inference_pb2.GetModelInfoRequest(),
+            timeout_s=timeout,
+        )
+        return decode_model_info(response)
+
+    def close(self) -> None:
+        """Cancels what still runs and closes the connection. Repeating it is harmless."""
+        self._finalizer()
+
+    def _generate(
+        self,
+        prompt: inference_pb2.Prompt,
+        params: SamplingParams | None,
+        timeout: float | None,
+        options: RequestOptions,
+    ) -> Generation:
+        generation = generation_message(prompt, params=params, options=options)
+        response = self._connection.call(
+            self._connection.stub.GenerateUnary,
+            inference_pb2.GenerateUnaryRequest(generation=generation),
+            timeout_s=self._timeout_s if timeout is None else timeout,
+            request_id=generation.request_id,
+        )
+        return decode_generation(response)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

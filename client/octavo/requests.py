@@ -1,0 +1,102 @@
+"""Turns the arguments of a call into the message the service reads. Sends and judges nothing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, cast
+
+from octavo.errors import invalid_field
+from octavo.prompts import TemplateOptions
+from octavo.sampling import SamplingOptions, SamplingParams
+from octavo.v1 import inference_pb2
+
+
+class RequestOptions(SamplingOptions, total=False):
+    """What a call accepts beside its prompt: every field of SamplingParams, and these.
+
+    request_id: the generation's name, for attach and cancel; made by the client when absent.
+    model: the served model's name, for a check; the default is whatever is served.
+    time_limit_s: ends all outputs, with what they have, after this many seconds.
+    skip_special_tokens: leaves special tokens out of the text (default: True).
+    stream_interval: sends a chunk only when this many new tokens wait (default: 1).
+    priority: lower is more urgent, -8 to 8.
+    keep_for_s: how long the generation outlives its connection, and its result is kept.
+    skip_cache_read: does not use cached prefixes.
+    skip_cache_store: leaves nothing of this request in the prefix cache.
+    """
+
+    request_id: str
+    model: str
+    time_limit_s: float
+    skip_special_tokens: bool
+    stream_interval: int
+    priority: int
+    keep_for_s: float
+    skip_cache_read: bool
+    skip_cache_store: bool
+
+
+class ChatOptions(RequestOptions, TemplateOptions, total=False):
+    """RequestOptions, and how a conversation becomes a prompt."""
+
+
+# The part of a Generation that holds each argument ("" is the message itself).
+_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "": ("request_id", "model"),
+    "sampling": ("temperature", "top_k", "top_p", "min_p", "seed", "n"),
+    "stopping": (
+        "max_tokens",
+        "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "include_stop",
+        "ignore_eos",
+        "time_limit_s",
+    ),
+    "output": ("skip_special_tokens", "stream_interval"),
+    "scheduling": ("priority", "keep_for_s", "skip_cache_read", "skip_cache_store"),
+}
+_TEMPLATE_NAMES = frozenset(TemplateOptions.__annotations__)
+_SAMPLING_NAMES = tuple(field.name for field in fields(SamplingParams))
+
+
+def split_chat_options(options: ChatOptions) -> tuple[RequestOptions, TemplateOptions]:
+    """The options of the request, and those of the chat template."""
+    template = {name: value for name, value in options.items() if name in _TEMPLATE_NAMES}
+    request = {name: value for name, value in options.items() if name not in _TEMPLATE_NAMES}
+    return cast(RequestOptions, request), cast(TemplateOptions, template)
+
+
+def generation_message(
+    prompt: inference_pb2.Prompt, *, params: SamplingParams | None, options: RequestOptions
+) -> inference_pb2.Generation:
+    """The whole request, with an id; options go before params. Raises InvalidRequest, TypeError."""
+    values: dict[str, Any] = {name: getattr(params, name, None) for name in _SAMPLING_NAMES}
+    values |= options
+    message = inference_pb2.Generation(prompt=prompt)
+    for section, names in _SECTIONS.items():
+        for name in names:
+            _assign(message, section, name, values.pop(name, None))
+    if values:
+        raise TypeError(f"unknown option {next(iter(values))!r}; known: {', '.join(_known())}")
+    message.request_id = message.request_id or uuid.uuid4().hex
+    return message
+
+
+def _known() -> list[str]:
+    return sorted(name for names in _SECTIONS.values() for name in names)
+
+
+def _assign(message: inference_pb2.Generation, section: str, name: str, value: Any) -> None:
+    if value is None or value == ():
+        return
+    target = getattr(message, section) if section else message
+    try:
+        if name in ("stop", "stop_token_ids"):
+            getattr(target, name).extend((value,) if isinstance(value, str) else value)
+        else:
+            setattr(target, name, value)
+    except (TypeError, ValueError) as error:
+        raise invalid_field(name, f"cannot be {value!r} ({error})") from error
