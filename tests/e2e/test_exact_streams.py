@@ -4,13 +4,14 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.fakes.checkpoints import make_tiny_checkpoint
 from tests.fakes.hash_tokens import expected_tokens
 
 from tests.e2e.calls import generation, stream_all
 from tests.e2e.replica import running_replica
+from tests.fakes.byte_tokenizer import NUM_IDS
+from tests.fakes.checkpoints import make_tiny_checkpoint
 
-VOCAB = 512
+VOCAB = NUM_IDS  # ids that the tokenizer knows; the model has more rows
 # name: service flags, worker flags, requests at once
 MODES: dict[str, tuple[list[str], list[str], int]] = {
     "plain": ([], [], 64),
@@ -29,7 +30,7 @@ MODES: dict[str, tuple[list[str], list[str], int]] = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    make_tiny_checkpoint(folder, family="qwen3", vocab_size=VOCAB, tokenizer=True)
+    make_tiny_checkpoint(folder, family="qwen3")
     return folder
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.fakes.checkpoints import make_tiny_checkpoint
 
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.supervisor.run_folder import open_run_folder, sweep_stale_folders
 from tests.e2e.calls import connected, generation, stream, stream_all
 from tests.e2e.replica import ROOT, Replica, running_replica, wait_until
+from tests.fakes.checkpoints import make_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    make_tiny_checkpoint(folder, family="qwen3", vocab_size=512, tokenizer=True)
+    make_tiny_checkpoint(folder, family="qwen3")
     return folder
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fakes.checkpoints import make_tiny_checkpoint
 
 from tests.e2e.replica import Replica, running_replica
+from tests.fakes.checkpoints import make_tiny_checkpoint
 
 BINARIES = Path(sysconfig.get_path("scripts"))
 SERVICE = "octavo.v1.InferenceService"
@@ -27,7 +27,7 @@ REQUEST = json.dumps(
 @pytest.fixture(scope="module")
 def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
     folder = tmp_path_factory.mktemp("model")
-    make_tiny_checkpoint(folder, family="qwen3", vocab_size=512, tokenizer=True)
+    make_tiny_checkpoint(folder, family="qwen3")
     with running_replica(folder, hash_worker=[]) as started:
         yield started
 
