@@ -122,8 +122,8 @@ class ByteFallbackDetokenizer:
     def push(self, token_id: int) -> str:
         """Return the text of this token, behind that of a run of bytes which it ends."""
         self._num_waiting += 1
-        if token_id in self._hidden_ids:
-            return self._settle("") if not self._run else ""
+        if token_id in self._hidden_ids or not self._pieces.knows(token_id):
+            return self._settle("") if not self._run else ""  # a run goes on behind it
         byte = self._pieces.byte_of(token_id)
         if byte is not None:
             self._run.append(byte)

@@ -99,6 +99,10 @@ class TextPieces:
                 return token_id
         raise TokenizerFileInvalid(path, "the vocabulary must hold a token of plain letters")
 
+    def knows(self, token_id: int) -> bool:
+        """Whether the vocabulary has a token of this id."""
+        return token_id < self._num_ids and self._backend.id_to_token(token_id) is not None
+
     def byte_of(self, token_id: int) -> int | None:
         """Return the byte that the token stands for, None for a token of text."""
         token = self._backend.id_to_token(token_id) if self._has_byte_tokens else None
@@ -109,7 +113,7 @@ class TextPieces:
         """Return what the token adds to text that is not empty."""
         if token_id not in self._known:
             # Behind an anchor, so that rules for the beginning of a text do not apply.
-            ids = [self._anchor_id, token_id] if token_id < self._num_ids else [self._anchor_id]
+            ids = [self._anchor_id, token_id]
             text = self._backend.decode(ids, skip_special_tokens=False)
             self._known[token_id] = text.removeprefix(self._anchor_text)
         return self._known[token_id]
