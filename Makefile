@@ -11,7 +11,7 @@ PART ?= all
 ARGS ?=
 
 # What `make test` runs, in order. Each is a target of its own: make lint, make test-unit, ...
-TEST_PARTS := lint test-unit test-property test-model test-e2e test-chart
+TEST_PARTS := lint test-unit test-property test-model test-e2e test-chaos test-chart
 
 RUNTIME := $(VENV)/.installed-all
 DEV := $(VENV)/.installed-dev

@@ -1,5 +1,7 @@
 """What the pod promises: its processes meet, start slowly, end in order, and hold no privilege."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import yaml
 
 from scheduler_svc.config import parse_flags
 from tests.chart.conftest import CHART, VALUES, Helm, Manifest, Values
+from worker_svc.config import parse_flags as parse_worker_flags
 
 Render = Callable[[Values], list[Manifest]]
 
@@ -54,6 +57,36 @@ def test_the_scheduler_understands_every_flag_it_gets(render: Render, file: Path
     assert (config.host, config.port) == ("0.0.0.0", 50051)
     assert (config.metrics_host, config.metrics_port) == ("0.0.0.0", 9464)
     assert config.admin_host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("file", VALUES, ids=lambda file: file.stem)
+def test_the_worker_understands_every_flag_it_gets(render: Render, file: Path) -> None:
+    manifests = render(yaml.safe_load(file.read_text()))
+    worker = parse_worker_flags(container(manifests, "worker")["args"], program="worker_svc")
+    scheduler = parse_flags(container(manifests, "scheduler")["args"], program="scheduler_svc")
+    for name in ("model", "run_dir", "tensor_parallel_size", "max_model_len", "max_num_seqs"):
+        assert getattr(worker, name) == getattr(scheduler, name)
+
+
+def test_a_model_without_a_volume_is_brought_for_both_containers(
+    render: Render, tmp_path: Path
+) -> None:
+    manifests = render({})
+    [init] = pod(manifests)["initContainers"]
+    name, link = init["args"]
+    assert name == flags(manifests, "scheduler")["served-model-name"] == "smollm2-135m-instruct"
+    for container_name in ("scheduler", "worker"):
+        assert flags(manifests, container_name)["model"] == link
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/config.json").write_text("{}")
+    for _ in range(2):  # the pod's volume outlives a restarted init container
+        program = [sys.executable, *init["command"][1:], "tiny", "link"]
+        subprocess.run(program, cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "link").resolve() == tmp_path / "tiny"
+
+
+def test_a_model_on_a_volume_is_brought_by_nobody(render: Render) -> None:
+    assert "initContainers" not in pod(render({"model": {"name": "m", "hostPath": "/srv/m"}}))
 
 
 def test_both_containers_serve_the_same_model_from_the_claim(render: Render) -> None:

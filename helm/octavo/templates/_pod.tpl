@@ -1,12 +1,7 @@
 {{/* What the two containers share: flags, their security, mounts and environment. */}}
 
-{{- define "octavo.hasModelVolume" -}}
-{{- if or .Values.model.hostPath .Values.model.existingClaim }}true{{ end -}}
-{{- end }}
-
 {{- define "octavo.sharedArgs" -}}
-{{- $mounted := include "octavo.hasModelVolume" . -}}
-- --model={{ if $mounted }}/models/{{ end }}{{ .Values.model.name }}
+- --model={{ include "octavo.modelFolder" . }}
 - --run-dir=/run/octavo/replica
 - --device={{ .Values.worker.device }}
 - --tensor-parallel-size={{ .Values.worker.tensorParallelSize }}

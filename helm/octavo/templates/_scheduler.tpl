@@ -5,7 +5,7 @@ name: scheduler
 command: [python, -m, scheduler_svc]
 args:
   {{- include "octavo.sharedArgs" . | nindent 2 }}
-  {{- with .Values.model.servedName }}
+  {{- with include "octavo.servedName" . }}
   - --served-model-name={{ . }}
   {{- end }}
   - --replica=$(POD_NAME)
