@@ -80,7 +80,7 @@ class ResidentBatch:
     def apply(self, plan: step_pb2.StepPlan) -> PlannedStep:
         """Takes over everything the plan changes and returns the step it describes.
 
-        Raises ProtocolFault when the plan breaks a rule or its checksum differs; then nothing changed.
+        Raises ProtocolFault when the plan breaks a rule or its checksum differs.
         """
         columns = read_plan(plan, limits=self._limits)
         states = self._states.copy()

@@ -1,7 +1,7 @@
 """A rank's conversation with the core: epochs, step numbers, life signs. Knows no batch, no tensor.
 
-`receive` turns messages into events, in order. What belongs to another epoch is dropped here. When the
-conversation breaks, from either side, the core has been told (Hello) before `EpochLeft` comes out.
+`receive` turns messages into events, in order. What belongs to another epoch is dropped here. When
+the conversation breaks, from either side, the core is told (Hello) before `EpochLeft` comes out.
 """
 
 import logging

@@ -130,7 +130,7 @@ def config_of(arguments: argparse.Namespace) -> WorkerConfig:
 
 
 def parse_flags(arguments: Sequence[str], *, program: str) -> WorkerConfig:
-    """Settings from a command line; raises InvalidConfig on broken rules, exits on unknown flags."""
+    """Settings from a command line; raises InvalidConfig; exits on unknown flags."""
     parser = argparse.ArgumentParser(prog=program, description="Octavo's worker: computes steps.")
     add_flags(parser)
     return config_of(parser.parse_args(list(arguments)))

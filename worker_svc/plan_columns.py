@@ -225,10 +225,13 @@ def _read_awaits_mask_rows(
     if rows.size == 0:
         return rows
     num_rows = num_steady_rows + chunk_samples.size
-    is_ascending = (
-        int(rows[0]) >= 0 and int(rows[-1]) < num_rows and bool(np.all(np.diff(rows) > 0))
+    is_ascending = bool((np.diff(rows) > 0).all())
+    is_in_range = rows[0] >= 0 and rows[-1] < num_rows
+    require(
+        is_ascending and bool(is_in_range),
+        field,
+        f"must be indexes of rows 0 to {num_rows - 1}, ascending",
     )
-    require(is_ascending, field, f"must be indexes of rows 0 to {num_rows - 1}, ascending")
     chunk_rows = rows[rows >= num_steady_rows] - num_steady_rows
     require(bool(chunk_samples[chunk_rows].all()), field, "must be rows that sample")
     return rows

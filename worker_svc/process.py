@@ -1,4 +1,4 @@
-"""What every process of the worker does before anything heavy. Knows nothing of ranks or messages."""
+"""Life and death of the worker's processes, and their signals. Knows no rank and no message."""
 
 import ctypes
 import os
@@ -25,8 +25,8 @@ def child_environment(base: Mapping[str, str]) -> dict[str, str]:
 def die_with_parent() -> None:
     """Has the kernel kill this process when its parent ends; exits if the parent is gone already.
 
-    Nothing happens when no parent asked for it. The signal comes when the *thread* that spawned this
-    process ends, so parents spawn from their main thread.
+    Nothing happens when no parent asked for it. The signal comes when the *thread* that spawned
+    this process ends, so parents spawn from their main thread.
     """
     asked = os.environ.get(PARENT_VARIABLE, "")
     if not asked or sys.platform != "linux":
@@ -40,7 +40,7 @@ def die_with_parent() -> None:
 
 
 class SignalInbox:
-    """Collects signals for a loop that polls; `fd` is readable while some wait. Main thread only."""
+    """Collects signals for a loop that polls. Main thread only."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()

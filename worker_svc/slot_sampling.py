@@ -1,6 +1,7 @@
 """How the sequence in each slot chooses tokens, as columns by slot. Knows no plan's rules."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ class SlotSampling:
 
     def __init__(self, num_slots: int) -> None:
         self._columns = SamplingColumns.greedy(num_slots)
+        self._num_stop_ids = np.zeros(num_slots, np.int32)
 
     def set(self, starts: Iterable[step_pb2.SlotStart]) -> None:
         """Takes over the parameters of slots that start."""
@@ -25,12 +27,14 @@ class SlotSampling:
             columns.min_p[slot] = chosen.min_p
             columns.seed[slot] = chosen.seed
             columns.min_position[slot] = start.min_position
+            self._num_stop_ids[slot] = len(start.stop_token_ids)
             columns.stop_ids[slot] = NO_STOP_ID
             columns.stop_ids[slot, : len(start.stop_token_ids)] = start.stop_token_ids
 
     def rows(self, slots: Int32s) -> SamplingColumns:
         """The parameters of these slots, as copies in their order."""
         columns = self._columns
+        width = int(self._num_stop_ids[slots].max(initial=0))
         return SamplingColumns(
             temperature=columns.temperature[slots],
             top_k=columns.top_k[slots],
@@ -38,7 +42,7 @@ class SlotSampling:
             min_p=columns.min_p[slots],
             seed=columns.seed[slots],
             min_position=columns.min_position[slots],
-            stop_ids=columns.stop_ids[slots],
+            stop_ids=columns.stop_ids[slots, :width],
         )
 
     def _wide_enough(self, num_stop_ids: int) -> SamplingColumns:
@@ -48,13 +52,5 @@ class SlotSampling:
         if num_stop_ids > width:
             stop_ids = np.full((num_slots, num_stop_ids), NO_STOP_ID, np.int32)
             stop_ids[:, :width] = old.stop_ids
-            self._columns = SamplingColumns(
-                old.temperature,
-                old.top_k,
-                old.top_p,
-                old.min_p,
-                old.seed,
-                old.min_position,
-                stop_ids,
-            )
+            self._columns = replace(old, stop_ids=stop_ids)
         return self._columns
