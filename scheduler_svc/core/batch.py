@@ -1,7 +1,8 @@
-"""The running batch: columns by slot, one array for each fact. Knows nothing of queues, blocks' states or messages.
+"""The running batch: columns by slot, one array for each fact. Knows no queue and no block's state.
 
-A steady decode step reads and writes these columns and touches no object. Lengths and positions count tokens from the
-start of the prompt. A slot is in use from `occupy` to `vacate`; each use has a higher generation.
+A steady decode step reads and writes these columns and touches no object. Lengths and positions
+count tokens from the start of the prompt. A slot is in use from `occupy` to `vacate`; each use has
+a higher generation.
 """
 
 from typing import TypeVar
@@ -9,7 +10,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from scheduler_svc.core.news import NO_OWNER
 from scheduler_svc.core.sequence import Sequence
 
 T = TypeVar("T", bound=np.generic)
@@ -71,6 +71,12 @@ class Batch:
         """Sequences that have a slot."""
         return [sequence for sequence in self.sequences if sequence is not None]
 
+    def sequence_in(self, slot: int) -> Sequence:
+        """The sequence that has a slot."""
+        sequence = self.sequences[slot]
+        assert sequence is not None, f"slot {slot} belongs to nobody"
+        return sequence
+
     def decoding_slots(self) -> Slots:
         """Slots whose next row is a steady one, ascending."""
         if self._decoding_slots is None:
@@ -83,7 +89,7 @@ class Batch:
         self._decoding_slots = None
 
     def occupy(self, sequence: Sequence, *, num_computed: int) -> int:
-        """Gives a sequence a slot, with its blocks and all its known tokens; the first ones are in its blocks already."""
+        """Gives a sequence with its blocks a slot; so many tokens are in the blocks already."""
         slot = self._free_slots.pop()
         self.sequences[slot] = sequence
         self.generation[slot] += 1
@@ -109,7 +115,10 @@ class Batch:
         self._free_slots.append(slot)
 
     def part(self, sequence: Sequence) -> None:
-        """Takes the sequence off its slot, which stays in use: from here on, its sampled tokens are dropped."""
+        """Takes the sequence off its slot: what is sampled from here on is dropped.
+
+        The slot stays in use until it is vacated.
+        """
         slot = sequence.slot
         self.store_tail(sequence)
         self.set_decodes(slot, False)
@@ -135,7 +144,7 @@ class Batch:
     def update_halt(self, sequence: Sequence) -> None:
         """Says where the sequence ends, or pauses while nobody owns it."""
         halt = sequence.limit
-        if sequence.request.owner == NO_OWNER and sequence.pause_length is not None:
+        if sequence.pause_length is not None:
             halt = min(halt, sequence.pause_length)
         self.halt_length[sequence.slot] = halt
 

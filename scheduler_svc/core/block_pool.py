@@ -3,11 +3,11 @@
 Every block but 0 is in one of four states, and the counts of all four sum to the total:
 
 - in use: at least one sequence holds it;
-- fenced: nobody holds it, but a step in flight may still write or read it for a sequence that has left;
-- cached: nobody holds it, its content can be found; handed out only when no free block is left, oldest first;
+- fenced: nobody holds it, but a step in flight may still touch it for a sequence that has left;
+- cached: nobody holds it, its content can be found; handed out, oldest first, when none is free;
 - free: nobody holds it, its content is worth nothing.
 
-Cached and free blocks together are what can be handed out: the free list, in order of last use, is the cache.
+Cached and free blocks can be handed out: the free list, in order of last use, is the cache.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from scheduler_svc.core.prefix_cache import Link, PrefixCache
 
 
 class BlockPool:
-    """Hands out blocks and takes them back. A block that is handed out cannot be found in the same instant."""
+    """Hands out blocks and takes them back. One that is handed out is unfindable at once."""
 
     def __init__(self, *, num_blocks: int, cache: PrefixCache) -> None:
         self.cache = cache
@@ -139,7 +139,7 @@ class BlockPool:
             self._free.append(block)
 
     def check(self) -> None:
-        """Raises AssertionError unless every block is in exactly one state; slow, for tests and debugging."""
+        """Raises AssertionError unless every block is in exactly one state; slow, for tests."""
         free, cached = set(self._free), set(self._cached)
         assert len(free) == len(self._free), "a block is free twice"
         assert not free & cached, "a block is free and cached"

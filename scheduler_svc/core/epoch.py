@@ -1,10 +1,10 @@
-"""What is lost with the workers: batch, blocks, cache, steps in flight. Knows nothing of requests' lives.
+"""What is lost with the workers: batch, blocks, cache, steps in flight. Decides nothing.
 
 A new epoch is a new value of this class; nothing of the old one is looked at again.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,10 @@ class Departure:
     blocks: tuple[int, ...]
     sequence: Sequence | None  # a preempted one, which waits for its last tokens
 
+    def without_sequence(self) -> "Departure":
+        """The same, with nobody waiting for tokens."""
+        return replace(self, sequence=None)
+
 
 class Epoch:
     """One conversation with a rank group whose batch and KV contents were empty at its start."""
@@ -62,8 +66,14 @@ class Epoch:
         """Whether no step in flight has a row of the slot's present use."""
         return int(self.batch.last_step[slot]) <= self.num_done
 
+    def held_blocks(self) -> dict[int, tuple[int, ...]]:
+        """Blocks of every sequence with a slot, by slot; preempted ones in flight included."""
+        held = {each.slot: tuple(each.blocks) for each in self.batch.occupied()}
+        held.update((gone.slot, gone.blocks) for gone in self.departures if gone.sequence)
+        return held
+
     def publish_full_blocks(self, sequence: Sequence) -> None:
-        """Makes the sequence's blocks findable whose tokens are known and whose writing is issued."""
+        """Makes those blocks findable whose tokens are known and whose writing is issued."""
         batch, size = self.batch, self.limits.block_size
         num_full = batch.num_full_blocks(sequence.slot)
         if sequence.num_stored < num_full * size:
@@ -77,3 +87,17 @@ class Epoch:
             )
             sequence.num_linked += 1
         batch.update_publish_length(sequence)
+
+    def publish_rows(self, slots: Slots) -> None:
+        """As `publish_full_blocks`, for those of the slots that have such blocks."""
+        batch = self.batch
+        issued = np.minimum(batch.known_length[slots], batch.next_position[slots])
+        for slot in slots[issued >= batch.publish_length[slots]].tolist():
+            self.publish_full_blocks(batch.sequence_in(slot))
+
+    def flush_cache(self) -> None:
+        """Forgets all published blocks; what runs publishes nothing more, its chain is cut."""
+        self.pool.flush()
+        for sequence in self.batch.occupied():
+            sequence.link = None
+            self.batch.update_publish_length(sequence)

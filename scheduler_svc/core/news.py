@@ -99,3 +99,26 @@ class CancelAnswer:
 
     is_known: bool
     was_finished: bool
+
+
+def no_rows() -> TokenRows:
+    """Rows of news without tokens."""
+    none = np.empty(0, np.int32)
+    return TokenRows(
+        owners=none, numbers=none, output_indexes=none, first_token_indexes=none, tokens=none
+    )
+
+
+class NewsBox:
+    """Ends and starts that are not told yet."""
+
+    def __init__(self) -> None:
+        self.ends: list[OutputEnd] = []
+        self.starts: list[RequestStart] = []
+
+    def take(self, rows: TokenRows) -> StepNews:
+        """All of it, with a step's tokens; the box is empty then."""
+        news = StepNews(rows=rows, ends=tuple(self.ends), starts=tuple(self.starts))
+        self.ends.clear()
+        self.starts.clear()
+        return news

@@ -1,10 +1,11 @@
 """Which block holds which tokens. Knows nothing of who holds a block, nor of requests.
 
-A full block is found by a key chained over its parent's key and its own tokens; the chain's root is salted with the tenant,
-so that tenants never share and nobody can aim at another's blocks. A hit does not rest on the key alone: the block must
-hold these very tokens, and continue the very block matched before it (its *parent*, known by a serial number that no
-two publications share). So equal keys of different content cannot meet, and once a block is forgotten, whatever was
-published behind it is out of reach, also after somebody publishes the same tokens anew.
+A full block is found by a key chained over its parent's key and its own tokens; the chain's root is
+salted with the tenant, so that tenants never share and nobody can aim at another's blocks. A hit
+does not rest on the key alone: the block must hold these very tokens, and continue the very block
+matched before it (its *parent*, known by a serial number that no two publications share). So equal
+keys of different content cannot meet, and once a block is forgotten, whatever was published behind
+it is out of reach, also after somebody publishes the same tokens anew.
 """
 
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class PrefixCache:
         return Link(self._digest(self._root + salt.encode()), salt)
 
     def match(self, root: Link, tokens: bytes | bytearray, *, max_blocks: int) -> Match:
-        """The longest chain of published blocks that holds the tokens' beginning, at most `max_blocks` of them."""
+        """The longest chain of at most `max_blocks` blocks that holds the tokens' beginning."""
         size, digest = self._block_bytes, self._digest
         block_by_key, publications = self._block_by_key, self._publications
         blocks: list[int] = []
@@ -88,9 +89,9 @@ class PrefixCache:
     def publish(self, block: int, parent: Link, tokens: bytes) -> tuple[Link, int | None]:
         """Makes a full block findable behind `parent`.
 
-        Returns where the next block attaches, and the block that cannot be found any more since its key is needed
-        (it held other content, or continued a block that is forgotten). Where another block holds the same content
-        already, that one stays findable and this one stays private.
+        Returns where the next block attaches, and the block that cannot be found any more since its
+        key is needed (it held other content, or continued a block that is forgotten). Where another
+        block holds the same content already, that one stays findable and this one private.
         """
         key = self._digest(parent.key + tokens)
         standing = self._block_by_key.get(key)

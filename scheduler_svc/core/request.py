@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:  # a request is made of sequences, and a sequence knows its request
+    from scheduler_svc.core.news import RequestStart
     from scheduler_svc.core.sequence import Sequence
 
 
@@ -87,17 +88,22 @@ class Request:
     tenant_index: int
     max_tokens: int  # effective bound of each output's tokens
     keep_for_s: float
+    reads_cache: bool
+    stores_cache: bool
+    arrived_at: float
     owner: int
     number: int
+    deadline: float | None
+    # Nobody reads it while it has no owner, or its owner is unseen.
+    has_reader: bool = True
     sequences: list[Sequence] = field(default_factory=list)
     num_live: int = 0  # sequences that have not ended
     # Outputs after the first one run once they can share the prompt's blocks.
     are_followers_held: bool = False
-    has_begun: bool = False
-    num_cached_tokens: int | None = None
-    ended_at: float | None = None
-    # When it is forgotten; before its end, only while nobody owns it: when it is cancelled.
+    start: RequestStart | None = None
+    # When it is forgotten; while it lives, only without a reader, and then it is cancelled too.
     keep_until: float | None = None
+    num_retained_tokens: int = 0  # as counted when it ended
 
     @property
     def key(self) -> tuple[str, str]:
@@ -105,16 +111,25 @@ class Request:
         return (self.new.tenant, self.new.request_id)
 
     @property
-    def num_tokens_kept(self) -> int:
-        """Tokens it takes in memory."""
-        return len(self.new.prompt) + sum(
-            sequence.num_stored - len(self.new.prompt) for sequence in self.sequences
-        )
+    def shares_prompt(self) -> bool:
+        """Whether its outputs can share the blocks of their prompt."""
+        return self.reads_cache and self.stores_cache
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the owner has said of every output where it ends."""
+        return all(sequence.is_settled for sequence in self.sequences)
+
+    @property
+    def leader(self) -> Sequence | None:
+        """The first output that lives; it computes the prompt that the others share."""
+        living = (sequence for sequence in self.sequences if sequence.end is None)
+        return next(living, None)
 
     @property
     def next_due(self) -> float | None:
         """When time alone changes something about it."""
         times = [self.keep_until]
         if self.num_live:
-            times += [self.new.deadline, self.new.time_limit_at]
+            times += [self.deadline, self.new.time_limit_at]
         return min((time for time in times if time is not None), default=None)

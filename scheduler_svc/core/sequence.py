@@ -1,11 +1,11 @@
 """One output of a request: its tokens, its blocks, where it is in life. Decides nothing.
 
-Objects like this exist for what is rare (arrival, start, preemption, end); while a sequence runs, what changes with every
-step is in the columns of `batch`, and its newest tokens are in the batch's tail.
+Objects like this exist for what is rare: arrival, start, preemption, end. While a sequence runs,
+what changes with every step is in the columns of `batch`, its newest tokens in the batch's tail.
 """
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from scheduler_svc.core.news import OutputEnd
 from scheduler_svc.core.prefix_cache import Link
-from scheduler_svc.core.request import EndReason, Request
+from scheduler_svc.core.request import EndReason, Request, SamplingParams
 
 TOKEN_BYTES = 4
 
@@ -30,11 +30,11 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Offer:
-    """What it would take to start a sequence now: a memory, so that it is not worked out in every step."""
+    """What it takes to start a sequence, remembered so that not every plan works it out anew."""
 
     num_blocks: int  # blocks to take from what is available
     num_tokens: int  # tokens to compute
-    retry_step: int  # step from which on it is worked out anew
+    retry_plan: int  # number of the plan that works it out anew
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,6 @@ class Sequence:
     output_index: int
     limit: int  # most tokens, prompt included
     tokens: bytearray  # int32 each; all known ones, but for those in the batch's tail
-    num_resumed: int = 0  # generated tokens that were known at arrival
 
     phase: Phase = Phase.HELD
     end: OutputEnd | None = None
@@ -64,8 +63,8 @@ class Sequence:
 
     num_preemptions: int = 0
     pause_length: int | None = None  # tokens at which it stops while nobody owns it
-    num_fatal_steps: int = 0
-    num_tokens_at_fatal: int = 0
+    num_deaths: int = 0  # fatal steps it was in, since its newest token
+    num_tokens_at_death: int = 0
 
     @property
     def num_prompt(self) -> int:
@@ -78,24 +77,38 @@ class Sequence:
         return len(self.tokens) // TOKEN_BYTES
 
     @property
+    def is_over_pause(self) -> bool:
+        """Whether it has made all tokens that it makes without a reader."""
+        return self.pause_length is not None and self.num_stored >= self.pause_length
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it has to run alone: two steps died with it, and it has no new token since."""
+        return self.num_deaths >= 2 and self.num_stored <= self.num_tokens_at_death
+
+    @property
     def urgency(self) -> tuple[int, float, int]:
         """Sorts running sequences: the last one is preempted first."""
         return (self.request.new.priority, self.request.new.submitted_at, self.request.order)
 
     @property
-    def seed(self) -> int:
-        """The seed of this output's noise."""
-        seed = self.request.new.sampling.seed
+    def sampling(self) -> SamplingParams:
+        """How to choose its tokens, with a seed of its own."""
+        sampling = self.request.new.sampling
         if self.output_index == 0:
-            return seed
-        derived: int = xxh3_64_intdigest(
-            seed.to_bytes(8, "little") + self.output_index.to_bytes(4, "little")
+            return sampling
+        place = self.output_index.to_bytes(4, "little")
+        return replace(
+            sampling, seed=xxh3_64_intdigest(sampling.seed.to_bytes(8, "little") + place)
         )
-        return derived
 
     def token_slice(self, start: int, stop: int) -> bytes:
         """Stored tokens by position, as int32 bytes."""
         return bytes(self.tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES])
+
+    def token_at(self, position: int) -> int:
+        """A stored token."""
+        return int.from_bytes(self.token_slice(position, position + 1), "little")
 
     def generated_from(self, index: int) -> npt.NDArray[np.int32]:
         """Generated tokens from an index on, those in the batch's tail excepted."""

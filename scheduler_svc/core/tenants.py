@@ -1,8 +1,8 @@
-"""How much each tenant was served: virtual counters of computed tokens. Knows nothing of queues or requests.
+"""How much each tenant was served: virtual counters of computed tokens. Knows no queue, no request.
 
-The tenant with the lowest counter is served next. One that comes back from idleness is lifted to the lowest counter of the
-active ones: idle time earns no credit, and what it had beyond its share stays owed. (Virtual token counters, as in
-"Fairness in Serving Large Language Models", OSDI 2024.)
+The tenant with the lowest counter is served next. One that comes back from idleness is lifted to
+the lowest counter of the active ones: idle time earns no credit, and what it had beyond its share
+stays owed. (Virtual token counters: "Fairness in Serving Large Language Models", OSDI 2024.)
 """
 
 import numpy as np

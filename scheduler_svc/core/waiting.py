@@ -10,8 +10,9 @@ ticket; it is dropped when met, or with all others when they are the majority.
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.tenants import TenantShares
@@ -67,7 +68,7 @@ class WaitingQueue:
         elif level.num_entries > 2 * level.num_waiting + _MAX_LEFTOVERS:
             self._sweep(level)
 
-    def walk(self) -> Iterator[Sequence]:
+    def walk(self) -> Generator[Sequence, None, None]:
         """Sequences in order, each once, until the iterator is closed; they go on waiting.
 
         Between two of them the caller may remove the one at hand and charge tenants: the order
@@ -87,7 +88,7 @@ class WaitingQueue:
         """Lets sequences rise that have waited for the ageing time in their class."""
         num_left = _MAX_RISES
         priorities = sorted(self._levels)
-        for above, priority in zip(priorities, priorities[1:], strict=False):
+        for above, priority in pairwise(priorities):
             entered = self._levels[priority].entered
             while num_left and entered and entered[0][0] + self._ageing_s <= now:
                 _, ticket, sequence = entered.popleft()

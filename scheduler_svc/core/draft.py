@@ -1,0 +1,150 @@
+"""A plan while it is made: rows, chunks, new blocks and starts, as they are decided. Decides none.
+
+Adding a row moves the batch's columns on, so that the draft and the batch always agree.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from scheduler_svc.core.batch import Slots
+from scheduler_svc.core.epoch import Epoch, StepInFlight
+from scheduler_svc.core.plan import Int32s, SlotStart, StepPlan
+from scheduler_svc.core.sequence import Sequence
+
+_NO_SLOTS: Slots = np.empty(0, np.intp)
+_NONE: Int32s = np.empty(0, np.int32)
+_NO_FLAGS: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+
+class Draft:
+    """The next step of an epoch."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self.epoch = epoch
+        self.step = epoch.num_issued + 1
+        self.chunked: list[Sequence] = []
+        self.decode_slots = _NO_SLOTS
+        self._chunk_slots: list[int] = []
+        self._chunk_starts: list[int] = []
+        self._chunk_counts: list[int] = []
+        self._chunk_samples: list[bool] = []
+        self._chunk_tokens: list[bytes] = []
+        self._block_slots: list[int] = []
+        self._block_indexes: list[int] = []
+        self._block_ids: list[int] = []
+        self._starts: list[SlotStart] = []
+
+    @property
+    def num_decode_rows(self) -> int:
+        """Steady rows so far."""
+        return len(self.decode_slots)
+
+    def set_decodes(self, slots: Slots) -> None:
+        """Gives each of these slots a steady row."""
+        batch = self.epoch.batch
+        self.decode_slots = slots
+        position = batch.next_position[slots] + 1
+        batch.next_position[slots] = position
+        batch.last_step[slots] = self.step
+        last = slots[position > batch.last_position[slots]]
+        if len(last):
+            batch.set_decodes(last, False)
+
+    def add_blocks(self, sequence: Sequence, blocks: list[int]) -> None:
+        """Lists blocks that the sequence has got at the end of its table."""
+        first = len(sequence.blocks) - len(blocks)
+        self._block_slots += [sequence.slot] * len(blocks)
+        self._block_indexes += range(first, len(sequence.blocks))
+        self._block_ids += blocks
+
+    def add_start(self, sequence: Sequence) -> None:
+        """Lists a sequence that has just taken its slot, with its blocks."""
+        new = sequence.request.new
+        self._starts.append(
+            SlotStart(
+                slot=sequence.slot,
+                generation=int(self.epoch.batch.generation[sequence.slot]),
+                num_prompt_tokens=sequence.num_prompt,
+                sampling=sequence.sampling,
+                stop_token_ids=tuple(dict.fromkeys(new.eos_token_ids + new.stop_token_ids)),
+                min_position=sequence.num_prompt + new.min_tokens,
+            )
+        )
+        self.add_blocks(sequence, sequence.blocks)
+
+    def add_chunk(self, sequence: Sequence, num_tokens: int) -> None:
+        """Gives a prefilling sequence a row for its next known tokens."""
+        batch, slot = self.epoch.batch, sequence.slot
+        start = int(batch.next_position[slot])
+        stop = start + num_tokens
+        is_last = stop == sequence.num_stored
+        self.chunked.append(sequence)
+        self._chunk_slots.append(slot)
+        self._chunk_starts.append(start)
+        self._chunk_counts.append(num_tokens)
+        self._chunk_samples.append(is_last)
+        self._chunk_tokens.append(sequence.token_slice(start, stop))
+        batch.next_position[slot] = stop
+        batch.last_step[slot] = self.step
+        if is_last:
+            self.epoch.prefilling.remove(sequence)
+            batch.set_decodes(slot, stop <= int(batch.last_position[slot]))
+
+    def finish(self) -> StepPlan | None:
+        """Issues the step; None, and nothing is issued, if it has no rows."""
+        if not self.num_decode_rows and not self._chunk_slots:
+            return None
+        batch = self.epoch.batch
+        slots = np.concatenate((self.decode_slots, np.array(self._chunk_slots, np.intp)))
+        generations = batch.generation[slots]
+        starts = batch.next_position[slots]
+        starts[: self.num_decode_rows] -= 1
+        starts[self.num_decode_rows :] = self._chunk_starts
+        plan_slots = slots.astype(np.int32)
+        num_prefill_tokens = sum(self._chunk_counts)
+        chunk_rows = np.arange(self.num_decode_rows, len(slots), dtype=np.int32)
+        plan = StepPlan(
+            step=self.step,
+            slots=plan_slots,
+            chunk_rows=chunk_rows,
+            chunk_generations=generations[self.num_decode_rows :],
+            chunk_num_tokens=_column(self._chunk_counts),
+            chunk_start_positions=_column(self._chunk_starts),
+            chunk_samples=np.array(self._chunk_samples, np.uint8) if chunk_rows.size else _NO_FLAGS,
+            chunk_tokens=np.frombuffer(b"".join(self._chunk_tokens), np.int32),
+            new_block_slots=_column(self._block_slots),
+            new_block_indexes=_column(self._block_indexes),
+            new_block_ids=_column(self._block_ids),
+            starts=tuple(self._starts),
+            position_checksum=_checksum(plan_slots, generations, starts),
+            num_decode_rows=self.num_decode_rows,
+            num_prefill_tokens=num_prefill_tokens,
+        )
+        self._issue(slots, generations, num_prefill_tokens)
+        return plan
+
+    def _issue(
+        self, slots: Slots, generations: npt.NDArray[np.int32], num_prefill_tokens: int
+    ) -> None:
+        samples = np.ones(len(slots), np.bool_)
+        samples[self.num_decode_rows :] = self._chunk_samples
+        self.epoch.in_flight.append(
+            StepInFlight(
+                step=self.step,
+                slots=slots,
+                generations=generations,
+                sampling_rows=np.flatnonzero(samples),
+                num_decode_rows=self.num_decode_rows,
+                num_prefill_tokens=num_prefill_tokens,
+            )
+        )
+        self.epoch.num_issued = self.step
+
+
+def _column(values: list[int]) -> Int32s:
+    return np.array(values, np.int32) if values else _NONE
+
+
+def _checksum(*columns: Int32s) -> int:
+    return xxh3_64_intdigest(np.concatenate(columns).tobytes())

@@ -1,0 +1,123 @@
+"""Makes the next step: decode rows first, then prompts. Knows nothing of results or owners."""
+
+import numpy as np
+
+from scheduler_svc.core.admission import Admission
+from scheduler_svc.core.batch import Slots
+from scheduler_svc.core.draft import Draft
+from scheduler_svc.core.epoch import Epoch
+from scheduler_svc.core.lifecycle import Lifecycle
+from scheduler_svc.core.pace import Pace
+from scheduler_svc.core.plan import StepPlan
+from scheduler_svc.core.sequence import Sequence
+
+
+class Scheduler:
+    """Decides who computes what in the next step."""
+
+    def __init__(self, *, lifecycle: Lifecycle, admission: Admission, pace: Pace) -> None:
+        self._lifecycle = lifecycle
+        self._admission = admission
+        self._pace = pace
+
+    def plan(self, epoch: Epoch, now: float) -> StepPlan | None:
+        """The next step, issued; None if no row can run now."""
+        draft = Draft(epoch)
+        self._lifecycle.queue.rise(now)
+        is_short = self._decode(epoch, draft, now)
+        self._prefill(epoch, draft, now, is_short=is_short)
+        plan = draft.finish()
+        if plan is not None:
+            self._publish(epoch, draft, now)
+        return plan
+
+    # --- decode rows ---
+
+    def _decode(self, epoch: Epoch, draft: Draft, now: float) -> bool:
+        """Gives every decoding slot its row; returns whether blocks ran short."""
+        batch = epoch.batch
+        slots = self._chosen(epoch, batch.decoding_slots())
+        if not len(slots):
+            return False
+        needy = slots[batch.next_position[slots] >= batch.block_end[slots]]
+        is_short = bool(len(needy)) and not self._give_blocks(epoch, draft, needy.tolist(), now)
+        if is_short:
+            has_room = batch.next_position[slots] < batch.block_end[slots]
+            slots = slots[batch.decodes[slots] & has_room]
+        draft.set_decodes(slots)
+        self._lifecycle.shares.charge_rows(batch.tenant[slots])
+        return is_short
+
+    def _chosen(self, epoch: Epoch, slots: Slots) -> Slots:
+        """As many as a step may compute; those that waited longest, if there are more."""
+        most = epoch.limits.max_num_batched_tokens
+        if len(slots) <= most:
+            return slots
+        longest_first = np.argsort(epoch.batch.last_step[slots], kind="stable")
+        return np.sort(slots[longest_first[:most]])
+
+    def _give_blocks(self, epoch: Epoch, draft: Draft, needy: list[int], now: float) -> bool:
+        """Gives each of these slots a block; False if only some can have one."""
+        blocks = epoch.pool.take(len(needy))
+        is_enough = blocks is not None
+        if blocks is None:
+            needy = self._make_room(epoch, needy, now)
+            blocks = epoch.pool.take(len(needy))
+        assert blocks is not None, "more blocks were granted than are available"
+        for slot, block in zip(needy, blocks, strict=True):
+            sequence = epoch.batch.sequence_in(slot)
+            sequence.blocks.append(block)
+            draft.add_blocks(sequence, [block])
+        epoch.batch.block_end[needy] += epoch.limits.block_size
+        return is_enough
+
+    def _make_room(self, epoch: Epoch, needy: list[int], now: float) -> list[int]:
+        """Preempts as few sequences as needed; returns the slots that can have a block at once.
+
+        Blocks about to be free count: what lacks then sits out a step instead of preempting more.
+        The most urgent sequence is never preempted, so there is always one that goes on.
+        """
+        pool = epoch.pool
+        num_short = len(needy) - pool.num_available - pool.num_fenced
+        running = sorted(self._running(epoch), key=lambda sequence: sequence.urgency)
+        wanting = set(needy)
+        for victim in reversed(running[1:]):
+            if num_short <= 0:
+                break
+            num_short -= pool.num_sole(victim.blocks) + (victim.slot in wanting)
+            wanting.discard(victim.slot)
+            self._lifecycle.preempt(epoch, victim, now)
+        first = [sequence.slot for sequence in running if sequence.slot in wanting]
+        return first[: pool.num_available]
+
+    @staticmethod
+    def _running(epoch: Epoch) -> list[Sequence]:
+        departed = {gone.slot for gone in epoch.departures}
+        return [sequence for sequence in epoch.batch.occupied() if sequence.slot not in departed]
+
+    # --- prompts ---
+
+    def _prefill(self, epoch: Epoch, draft: Draft, now: float, *, is_short: bool) -> None:
+        lifecycle, suspicion = self._lifecycle, self._lifecycle.suspicion
+        most = epoch.limits.max_num_batched_tokens - draft.num_decode_rows
+        budget = self._pace.prefill_budget(num_decode_rows=draft.num_decode_rows, most=most)
+        if budget <= 0:
+            return
+        if suspicion.waiting and not epoch.batch.num_occupied:
+            self._admission.start_alone(draft, suspicion.waiting[0], budget, now)
+            return
+        # While a suspect waits nobody starts, so that the batch empties; while one runs, neither.
+        is_open = suspicion.is_open and not is_short
+        may_start = is_open and bool(lifecycle.queue) and bool(epoch.batch.num_free_slots)
+        if may_start or epoch.prefilling:
+            self._admission.fill(draft, budget, now, may_start=may_start)
+
+    # --- once the step is issued ---
+
+    def _publish(self, epoch: Epoch, draft: Draft, now: float) -> None:
+        """Makes blocks findable that this step fills."""
+        for sequence in draft.chunked:
+            epoch.publish_full_blocks(sequence)
+            if sequence not in epoch.prefilling:
+                self._lifecycle.release_followers(sequence.request, now)
+        epoch.publish_rows(draft.decode_slots)
