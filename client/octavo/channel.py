@@ -57,12 +57,12 @@ class ClientSettings:
 def client_settings(
     target: str,
     *,
-    timeout: float | None,
-    credentials: grpc.ChannelCredentials | None,
-    api_key: str | None,
-    metadata: Sequence[tuple[str, str | bytes]],
-    retry: RetryPolicy | None,
-    channel_options: Sequence[tuple[str, OptionValue]],
+    timeout: float | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+    api_key: str | None = None,
+    metadata: Sequence[tuple[str, str | bytes]] = (),
+    retry: RetryPolicy | None = None,
+    channel_options: Sequence[tuple[str, OptionValue]] = (),
 ) -> ClientSettings:
     """The settings of a client from its arguments; raises InvalidTarget."""
     key = () if api_key is None else (("authorization", f"Bearer {api_key}"),)

@@ -3,7 +3,8 @@
 OctavoError
  +-- InvalidTarget             the address is not one that can be dialled
  +-- ClientClosed              the client was closed before the call
- +-- ServiceNotStarted         a service started by this process ended, or is not ready in time
+ +-- LocalServiceFailed        a service started by this process ended, or is not ready in time
+ +-- MissingExtra              a part of Octavo that is not installed is needed
  +-- ServiceError              the service, or the way to it, refused or broke a call
       +-- InvalidRequest       INVALID_ARGUMENT, OUT_OF_RANGE: a field breaks a rule; see violations
       +-- Unauthenticated      UNAUTHENTICATED, PERMISSION_DENIED: no key, or the wrong one
@@ -35,7 +36,11 @@ class ClientClosed(OctavoError):
     """The client was closed before the call."""
 
 
-class ServiceNotStarted(OctavoError):
+class MissingExtra(OctavoError):
+    """A part of Octavo that is not installed is needed; the text says how to install it."""
+
+
+class LocalServiceFailed(OctavoError):
     """A service started by this process ended by itself, or was not ready in time."""
 
     def __init__(
@@ -44,7 +49,7 @@ class ServiceNotStarted(OctavoError):
         self.exit_code = exit_code
         self.log_lines = tuple(log_lines)
         log = "".join(f"\n  {line}" for line in self.log_lines)
-        super().__init__(f"{message}; its last log lines:{log}" if log else message)
+        super().__init__(f"{message}. Its last log lines:{log}" if log else message)
 
 
 @dataclass(frozen=True, slots=True)

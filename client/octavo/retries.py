@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from octavo.errors import ServiceError
+from octavo.errors import ServiceError, invalid_field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Deadline:
 
     def __init__(self, timeout_s: float | None, *, clock: Callable[[], float]) -> None:
         if timeout_s is not None and not 0 < timeout_s < math.inf:
-            raise ValueError(f"timeout must be a number of seconds above 0, got {timeout_s}")
+            raise invalid_field("timeout", f"must be a number of seconds above 0, got {timeout_s}")
         self._clock = clock
         self._end = None if timeout_s is None else clock() + timeout_s
 

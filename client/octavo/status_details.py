@@ -1,25 +1,19 @@
 """Reads google.rpc.Status, the error details that gRPC services attach to a failed call.
 
-The public definitions (googleapis/google/rpc/status.proto and error_details.proto) come with a
-package of their own that a client does not otherwise need. The four messages read here are
-declared to the protobuf runtime instead, in a pool of their own: a program that imports
-googleapis-common-protos as well meets no second registration.
+The public definitions (googleapis' google/rpc/status.proto and error_details.proto) come with a
+package that a client does not otherwise need; the few messages read here are declared instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory
 from google.protobuf.message import DecodeError
 
+from octavo.declared_messages import declared_classes
 from octavo.errors import Violation
-
-_FIELD = descriptor_pb2.FieldDescriptorProto
-_REPEATED = "repeated "
-_SCALARS = {"int32": _FIELD.TYPE_INT32, "string": _FIELD.TYPE_STRING}
 
 # Field names and numbers of the published messages; only what is read here.
 _MESSAGES: Mapping[str, Mapping[str, int]] = {
@@ -64,39 +58,4 @@ def _seconds(duration: Any) -> float:
     return float(duration.seconds + duration.nanos / 1e9)
 
 
-def _declared_classes() -> Mapping[str, Any]:
-    pool = descriptor_pool.DescriptorPool()
-    for known in (any_pb2.DESCRIPTOR, duration_pb2.DESCRIPTOR):
-        pool.AddSerializedFile(known.serialized_pb)
-    file = descriptor_pb2.FileDescriptorProto(
-        name="octavo/status_details.proto",
-        package="google.rpc",
-        syntax="proto3",
-        dependency=[any_pb2.DESCRIPTOR.name, duration_pb2.DESCRIPTOR.name],
-        message_type=[
-            descriptor_pb2.DescriptorProto(name=name, field=_fields(fields))
-            for name, fields in _MESSAGES.items()
-        ],
-    )
-    pool.AddSerializedFile(file.SerializeToString())
-    names = {name: pool.FindMessageTypeByName(f"google.rpc.{name}") for name in _MESSAGES}
-    return {name: message_factory.GetMessageClass(found) for name, found in names.items()}
-
-
-def _fields(fields: Mapping[str, int]) -> Sequence[descriptor_pb2.FieldDescriptorProto]:
-    return [_declared_field(declaration, number) for declaration, number in fields.items()]
-
-
-def _declared_field(declaration: str, number: int) -> descriptor_pb2.FieldDescriptorProto:
-    is_repeated = declaration.startswith(_REPEATED)
-    kind, name = declaration.removeprefix(_REPEATED).split(" ")
-    return descriptor_pb2.FieldDescriptorProto(
-        name=name,
-        number=number,
-        label=_FIELD.LABEL_REPEATED if is_repeated else _FIELD.LABEL_OPTIONAL,
-        type=_SCALARS.get(kind, _FIELD.TYPE_MESSAGE),
-        type_name=None if kind in _SCALARS else kind,
-    )
-
-
-_CLASSES = _declared_classes()
+_CLASSES = declared_classes("google.rpc", _MESSAGES)
