@@ -1,6 +1,6 @@
 """A tokenizer of 256 bytes and three special tokens, with a chat template. Knows no model.
 
-Every text encodes, one id a byte (ids follow the byte-level alphabet's order, not the byte's value).
+Every text encodes, one id a byte; ids follow the byte-level alphabet's order, not the byte's value.
 """
 
 import json

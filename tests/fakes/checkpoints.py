@@ -1,7 +1,7 @@
 """Tiny random checkpoints in the format of Hugging Face, made with numpy alone (no torch needed).
 
-Weights are drawn so that greedy decoding wanders: with the usual small initial values and a tied head a
-model repeats one token, which tests nothing.
+Weights are drawn so that greedy decoding wanders: with the usual small initial values and a tied
+head a model repeats one token, which tests nothing.
 """
 
 import json
@@ -175,7 +175,7 @@ def write_tensors(
 
 
 def _write_file(path: Path, tensors: Mapping[str, Floats], dtype: str) -> None:
-    """The safetensors format: header length (8 bytes), JSON header, the tensors one after the other."""
+    """The safetensors format: length of the header (8 bytes), header in JSON, the tensors."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     contents: list[bytes] = []
     first = 0

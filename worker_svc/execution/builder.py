@@ -101,7 +101,8 @@ def _tokens_in_order(
 ) -> _Indexes:
     first_of_row = np.cumsum(step.num_tokens, dtype=np.int64) - step.num_tokens
     places = first_of_row[order][row_of_token] + offsets
-    return step.token_ids[places].astype(np.int64)
+    tokens: _Indexes = step.token_ids[places].astype(np.int64)
+    return tokens
 
 
 def _take_last_tokens(

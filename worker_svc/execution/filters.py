@@ -34,14 +34,15 @@ class FilterColumns:
 def kept_ids(
     logits: torch.Tensor, temperature: torch.Tensor, columns: FilterColumns
 ) -> torch.Tensor:
-    """Bool [F, V] from float32 [F, V] and [F, 1] above 0; nothing of a row that has a NaN."""
-    scaled = (logits - logits.amax(dim=1, keepdim=True)) / temperature  # [F, V], at most 0
+    """Bool [F, V] from float32 [F, V] and [F, 1] above 0; nothing of a row with a NaN or inf."""
+    largest = logits.amax(dim=1, keepdim=True)
+    scaled = (logits - largest) / temperature  # [F, V], at most 0
     kept = torch.ones_like(scaled, dtype=torch.bool)
     if columns.largest_top_k or columns.has_top_p:
         kept = _most_likely(scaled, columns)
     if columns.has_min_p:
         kept &= scaled >= columns.log_min_p
-    return kept & ~scaled.isnan()
+    return kept & largest.isfinite()
 
 
 def _most_likely(scaled: torch.Tensor, columns: FilterColumns) -> torch.Tensor:
