@@ -13,12 +13,12 @@ def load_model(start: RankStart, config: WorkerConfig) -> RankModel:
     """Loads the folder's model; raises InvalidConfig or ModelError."""
     try:
         # torch takes seconds to import: only once this process is tied to its parent
-        from worker_svc.model_rank import load_model_rank  # noqa: PLC0415
+        from worker_svc.cpu_model import load_cpu_model  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InvalidConfig(
             f"the worker needs the package {error.name}: install octavo[worker]"
         ) from error
-    return load_model_rank(start, config)
+    return load_cpu_model(start, config)
 
 
 def main() -> int:
