@@ -1,0 +1,89 @@
+"""What the core's process counts, as metrics. Knows the catalog's names, not how they are
+exposed.
+"""
+
+from collections.abc import Iterable
+
+from octavo.internal.v1 import control_pb2 as control
+from scheduler_svc.core.counts import Counts
+from scheduler_svc.core.news import RequestStart
+from scheduler_svc.engine.pacing import StepTiming
+from scheduler_svc.metrics.readings import Counter, Gauge, Histogram, render_all
+
+_GAUGES = (
+    *("num_requests_running", "num_requests_waiting", "num_requests_live", "num_tokens_waiting"),
+    *("kv_blocks_in_use", "kv_blocks_cached", "kv_blocks_fenced", "kv_blocks_free"),
+    *("kv_cache_usage_perc", "steps_done", "epoch"),
+)
+_TOTALS = (
+    *("prefix_cache_queries", "prefix_cache_hits", "num_preemptions"),
+    *("prompt_tokens", "generation_tokens"),
+)
+
+
+class CoreReadings:
+    """Counts what happens; takes over what the core counts itself when a Snapshot is made."""
+
+    def __init__(self) -> None:
+        self.rejections = Counter("requests_rejected")
+        self._gauges = {name: Gauge(name) for name in _GAUGES}
+        self._totals = {name: Counter(name) for name in _TOTALS}
+        self._recoveries = Counter("recoveries")
+        self._worker_up = Gauge("worker_up")
+        self._step_seconds = Histogram("step_seconds")
+        self._queue_seconds = Histogram("request_queue_time_seconds")
+
+    def note_step(self, timing: StepTiming) -> None:
+        """A step completed."""
+        self._step_seconds.observe(timing.seconds, timing.kind)
+
+    def note_starts(self, starts: Iterable[RequestStart]) -> None:
+        """Requests began to run."""
+        for start in starts:
+            self._queue_seconds.observe(start.queued_us / 1e6)
+
+    def note_recovery(self, cause: str) -> None:
+        """An epoch ended."""
+        self._recoveries.add(1, cause)
+
+    def note_ranks(self, num_ranks: int, *, are_up: bool) -> None:
+        """Ranks came into an epoch, or left it."""
+        for rank in range(num_ranks):
+            self._worker_up.set(float(are_up), str(rank))
+
+    def render(self, counts: Counts, *, num_steps: int, num_epochs: int) -> list[control.Reading]:
+        """All readings now."""
+        usable = max(1, counts.num_blocks)
+        for name, value in (
+            ("num_requests_running", counts.num_running),
+            ("num_requests_waiting", counts.num_waiting),
+            ("num_requests_live", counts.num_running + counts.num_waiting),
+            ("num_tokens_waiting", counts.num_waiting_tokens),
+            ("kv_blocks_in_use", counts.num_blocks_in_use),
+            ("kv_blocks_cached", counts.num_blocks_cached),
+            ("kv_blocks_fenced", counts.num_blocks_fenced),
+            ("kv_blocks_free", counts.num_blocks_free),
+            ("kv_cache_usage_perc", counts.num_blocks_in_use / usable),
+            ("steps_done", num_steps),
+            ("epoch", num_epochs),
+        ):
+            self._gauges[name].set(value)
+        for name, total in (
+            ("prefix_cache_queries", counts.total_prompt_tokens),
+            ("prefix_cache_hits", counts.total_cached_tokens),
+            ("num_preemptions", counts.total_preemptions),
+            ("prompt_tokens", counts.total_prompt_tokens),
+            ("generation_tokens", counts.total_generated_tokens),
+        ):
+            self._totals[name].set_total(total)
+        return render_all(
+            [
+                *self._gauges.values(),
+                *self._totals.values(),
+                self.rejections,
+                self._recoveries,
+                self._worker_up,
+                self._step_seconds,
+                self._queue_seconds,
+            ]
+        )

@@ -1,0 +1,273 @@
+"""What frontends ask, to the core and back. Knows the order of answers; decides nothing about
+requests.
+
+News that waits in the core is told before a request changes its owner, so that nobody is told
+twice.
+"""
+
+import logging
+from typing import Protocol
+
+from octavo.internal.v1 import engine_pb2 as engine
+from scheduler_svc.core.core import Core
+from scheduler_svc.core.news import Accepted, Attached
+from scheduler_svc.core.refusals import (
+    Draining,
+    InvalidField,
+    NoWorkers,
+    Refused,
+    UnknownRequest,
+)
+from scheduler_svc.engine.connection import Connection
+from scheduler_svc.engine.delivery import Delivery
+from scheduler_svc.engine.holding import Held, Holding
+from scheduler_svc.engine.request_codec import (
+    decode_end_reason,
+    decode_submit,
+    encode_attached,
+    encode_rejected,
+    refusal_label,
+    time_after,
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+class Owners(Protocol):
+    """What intake needs of the frontend link."""
+
+    def connection(self, owner: int) -> Connection | None:
+        """The living connection of an owner."""
+
+
+class LabelledCounter(Protocol):
+    """Counts refusals."""
+
+    def add(self, amount: float = 1.0, *labels: str) -> None:
+        """Counts `amount` more under the labels."""
+
+
+class Intake:
+    """Takes every kind of message but Hello and beats."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        owners: Owners,
+        delivery: Delivery,
+        holding: Holding,
+        rejections: LabelledCounter,
+        workers_grace_s: float,
+    ) -> None:
+        self._core = core
+        self._owners = owners
+        self._delivery = delivery
+        self._holding = holding
+        self._rejections = rejections
+        self._workers_grace_s = workers_grace_s
+        self._is_draining = False
+        self._are_workers_gone = False
+
+    def receive(
+        self, connection: Connection, message: engine.FrontendToCore, received_at: float, now: float
+    ) -> None:
+        """Takes one message; times in it count from `received_at`."""
+        kind = message.WhichOneof("kind")
+        if kind == "submit":
+            self._submit(connection, message, received_at, now)
+        elif kind == "attach":
+            self._attach(connection, message, received_at, now)
+        elif kind == "cancel":
+            self._cancel(connection, message, received_at, now)
+        elif kind == "finish":
+            self._finish(connection, message.finish, now)
+        elif kind == "detach":
+            self._detach(connection, message.detach, now)
+
+    def refuse_new(self, *, draining: bool, no_workers: bool, now: float) -> None:
+        """Says whether new requests are refused from now on, held ones included."""
+        self._is_draining, self._are_workers_gone = draining, no_workers
+        self._core.refuse_new(draining=draining, no_workers=no_workers)
+        for held in self._holding.take_for_workers() if draining or no_workers else []:
+            self._receive_held(held, now)
+
+    def workers_came(self, now: float) -> None:
+        """An epoch began: what waited for the first one goes on."""
+        for held in self._holding.take_for_workers():
+            self._receive_held(held, now)
+
+    def expire(self, now: float) -> None:
+        """Answers what was held for as long as it may be."""
+        for held in self._holding.take_overdue(now):
+            self._reject(held.connection, held.message.submit.number, NoWorkers())
+        for held in self._holding.take_unknown(now):
+            self._receive_held(held, now)
+
+    def _receive_held(self, held: Held, now: float) -> None:
+        if not held.connection.is_lost:
+            self.receive(held.connection, held.message, held.received_at, now)
+
+    # --- requests ---
+
+    def _submit(
+        self, connection: Connection, message: engine.FrontendToCore, received_at: float, now: float
+    ) -> None:
+        submit = message.submit
+        name = (submit.tenant, submit.request_id)
+        held = Held(
+            connection=connection,
+            message=message,
+            received_at=received_at,
+            name=name,
+            number=submit.number,
+            give_up_at=None if submit.was_accepted else received_at + self._workers_grace_s,
+        )
+        if not self._core.max_sequence_tokens:
+            refusal = self._refusal_before_workers(submit)
+            if refusal is None:
+                self._holding.wait_for_workers(held)
+            else:
+                self._reject(connection, submit.number, refusal)
+            return
+        is_resumed_elsewhere = submit.resume and not submit.was_accepted
+        if is_resumed_elsewhere and self._holding.may_become_known(name, now):
+            self._holding.wait_for_name(held)
+            return
+        self._delivery.deliver(self._core.take_news())
+        try:
+            request = decode_submit(submit, owner=connection.owner, now=received_at)
+            answer = self._core.submit(request, now)
+        except Refused as refusal:
+            self._reject(connection, submit.number, refusal)
+            return
+        self._answer(connection, submit.number, answer, now)
+        self._holding.note_known(name, now)
+        for waiting in self._holding.take_named(name):
+            self._receive_held(waiting, now)
+
+    def _refusal_before_workers(self, submit: engine.Submit) -> Refused | None:
+        if submit.was_accepted:
+            return None
+        if self._is_draining:
+            return Draining()
+        return NoWorkers() if self._are_workers_gone else None
+
+    def _attach(
+        self, connection: Connection, message: engine.FrontendToCore, received_at: float, now: float
+    ) -> None:
+        attach = message.attach
+        name = (attach.tenant, attach.request_id)
+        self._delivery.deliver(self._core.take_news())
+        try:
+            attached = self._core.attach(
+                tenant=attach.tenant,
+                request_id=attach.request_id,
+                owner=connection.owner,
+                number=attach.number,
+                deadline=time_after(attach.deadline_ms, received_at),
+                now=now,
+            )
+        except UnknownRequest as refusal:
+            if self._holding.may_become_known(name, now):
+                self._hold_for_name(connection, message, received_at, name, attach.number)
+            else:
+                self._reject(connection, attach.number, refusal)
+        except Refused as refusal:
+            self._reject(connection, attach.number, refusal)
+        else:
+            self._answer(connection, attach.number, attached, now)
+
+    def _answer(
+        self, connection: Connection, number: int, answer: Accepted | Attached, now: float
+    ) -> None:
+        if isinstance(answer, Accepted):
+            accepted = engine.Accepted(number=number, max_tokens=answer.max_tokens)
+            connection.post(engine.CoreToFrontend(accepted=accepted))
+            return
+        former = answer.superseded
+        if former is not None:
+            self._delivery.forget_request(former.owner, former.number)
+            owner = self._owners.connection(former.owner)
+            if owner is not None:
+                superseded = engine.Superseded(number=former.number)
+                owner.post(engine.CoreToFrontend(superseded=superseded))
+        attached = encode_attached(answer, number=number, now=now)
+        connection.post(engine.CoreToFrontend(attached=attached))
+
+    def _reject(self, connection: Connection, number: int, refusal: Refused) -> None:
+        self._rejections.add(1, refusal_label(refusal))
+        rejected = encode_rejected(refusal, number=number)
+        connection.post(engine.CoreToFrontend(rejected=rejected))
+
+    # --- what ends requests ---
+
+    def _cancel(
+        self, connection: Connection, message: engine.FrontendToCore, received_at: float, now: float
+    ) -> None:
+        cancel = message.cancel
+        name = (cancel.tenant, cancel.request_id)
+        answer = self._core.cancel(tenant=cancel.tenant, request_id=cancel.request_id, now=now)
+        if not answer.is_known and self._holding.may_become_known(name, now):
+            self._hold_for_name(connection, message, received_at, name, None)
+            return
+        out = engine.CancelAnswer(
+            call=cancel.call, is_known=answer.is_known, was_finished=answer.was_finished
+        )
+        connection.post(engine.CoreToFrontend(cancel_answer=out))
+
+    def _finish(self, connection: Connection, finish: engine.Finish, now: float) -> None:
+        try:
+            reason = decode_end_reason(finish.reason)
+        except InvalidField as error:
+            _LOG.error("%s: ignored a Finish: %s", connection.name, error)
+            return
+        self._core.finish_output(
+            owner=connection.owner,
+            number=finish.number,
+            output_index=finish.output_index,
+            num_tokens=finish.num_tokens,
+            reason=reason,
+            stop_string=finish.stop_string,
+            now=now,
+        )
+        self._delivery.forget_output(connection.owner, finish.number, finish.output_index)
+
+    def _detach(self, connection: Connection, detach: engine.Detach, now: float) -> None:
+        held = self._holding.take_request(connection, detach.number)
+        if held is not None:
+            self._detach_held(held, cancel=detach.cancel)
+            return
+        self._core.detach(
+            owner=connection.owner, number=detach.number, cancel=detach.cancel, now=now
+        )
+        self._delivery.forget_request(connection.owner, detach.number)
+
+    def _detach_held(self, held: Held, *, cancel: bool) -> None:
+        submit = held.message.submit
+        if held.message.WhichOneof("kind") != "submit" or cancel or not submit.keep_for_ms:
+            return  # nothing was kept yet, so there is nothing to end
+        submit.is_detached = True
+        if self._core.max_sequence_tokens:
+            self._holding.wait_for_name(held)
+        else:
+            self._holding.wait_for_workers(held)
+
+    def _hold_for_name(
+        self,
+        connection: Connection,
+        message: engine.FrontendToCore,
+        received_at: float,
+        name: tuple[str, str],
+        number: int | None,
+    ) -> None:
+        self._holding.wait_for_name(
+            Held(
+                connection=connection,
+                message=message,
+                received_at=received_at,
+                name=name,
+                number=number,
+                give_up_at=None,
+            )
+        )

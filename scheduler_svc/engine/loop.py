@@ -1,0 +1,260 @@
+"""One turn after the other: receive, apply, plan, deliver. Sleeps exactly until the next thing is
+due.
+
+Knows the order of things and nothing of their insides.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import zmq
+
+from octavo.internal.v1 import control_pb2 as control
+from scheduler_svc.control.child import ControlChild
+from scheduler_svc.control.child_protocol import DrainOrder, Order
+from scheduler_svc.control.silence import PatientClock
+from scheduler_svc.core.core import Core
+from scheduler_svc.core.request import EndReason
+from scheduler_svc.engine.condition import (
+    Condition,
+    Facts,
+    encode_snapshot,
+    encode_status,
+    judge,
+)
+from scheduler_svc.engine.core_readings import CoreReadings
+from scheduler_svc.engine.desk import Desk
+from scheduler_svc.engine.group_link import GroupLink
+from scheduler_svc.engine.holding import Holding
+from scheduler_svc.engine.instant import Instant
+from scheduler_svc.engine.intake import Intake
+from scheduler_svc.engine.router import Router
+from scheduler_svc.engine.steps import Steps
+from scheduler_svc.engine.worker_link import WorkerLink
+
+_LOG = logging.getLogger(__name__)
+
+BEAT_INTERVAL_S = 0.5
+# so that one busy socket does not keep the others waiting
+_MOST_MESSAGES_A_TURN = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sockets:
+    """The bound ends."""
+
+    steps: Router
+    workers: Router
+    engine: Router
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the loop turns."""
+
+    core: Core
+    steps: Steps
+    workers: WorkerLink
+    group: GroupLink
+    desk: Desk
+    intake: Intake
+    holding: Holding
+    readings: CoreReadings
+
+
+class Loop:
+    """`connect`, then `turn` until `is_stopping`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        sockets: Sockets,
+        *,
+        core_incarnation: int,
+        patience_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._parts = parts
+        self._sockets = sockets
+        self._core_incarnation = core_incarnation
+        self._patience_s = patience_s
+        self._clock = clock
+        self._patient_clock = PatientClock(clock)
+        self._control: ControlChild | None = None
+        self._beat_due_at = 0.0
+        self._drain_ends_at: float | None = None
+        self._told: Condition | None = None
+        self.is_stopping = False
+        self.poller = zmq.Poller()
+
+    def connect(self, control_child: ControlChild) -> None:
+        """Binds the sockets and presents the core to its supervisor."""
+        for router in (self._sockets.workers, self._sockets.steps, self._sockets.engine):
+            router.bind()
+            self.poller.register(router.socket, zmq.POLLIN)
+        self._control = control_child
+        control_child.connect(self.poller)
+
+    def close(self) -> None:
+        """Closes the sockets; what was not sent is dropped."""
+        for router in (self._sockets.workers, self._sockets.steps, self._sockets.engine):
+            router.close()
+        if self._control is not None:
+            self._control.close()
+
+    def turn(self) -> None:
+        """Waits until something is due or comes, and does it."""
+        parts = self._parts
+        if self.poller.poll(self._wait_ms(self._look())):
+            parts.steps.note_change()
+        at = self._look()
+        self._obey(at)
+        # the word on which ranks live comes before theirs
+        self._receive_group(at)
+        for identity, payload in _messages(self._sockets.steps):
+            parts.workers.receive(identity, payload, at.patient)
+        news = parts.steps.settle(at)
+        parts.steps.plan(at)  # the workers wait for this, frontends have time
+        parts.desk.tell(news)
+        for identity, payload in _messages(self._sockets.engine):
+            parts.desk.receive(identity, payload, at)
+        parts.desk.settle(at)
+        self._expire(at)
+        at = self._look()
+        parts.steps.plan(at)
+        parts.steps.check_overdue(at)
+        parts.desk.tell([parts.core.take_news()])
+        parts.desk.retry(at)
+        self._beat(at)
+
+    def snapshot(self) -> control.Snapshot:
+        """What the supervisor is told once a second."""
+        at, parts = self._look(), self._parts
+        readings = parts.readings.render(
+            parts.core.counts(),
+            num_steps=parts.core.num_steps_done,
+            num_epochs=parts.steps.num_epochs_begun,
+        )
+        is_drained = self._drain_ends_at is not None and not (
+            parts.core.has_work or parts.desk.has_unsent
+        )
+        return encode_snapshot(
+            self._condition(at),
+            readings=readings,
+            has_work=parts.core.has_work,
+            moved_s=at.now - parts.steps.moved_at,
+            is_drained=is_drained,
+        )
+
+    # --- inside ---
+
+    def _look(self) -> Instant:
+        return Instant(now=self._clock(), patient=self._patient_clock())
+
+    def _obey(self, at: Instant) -> None:
+        assert self._control is not None, "connect comes first"
+        for order in self._control.handle():
+            self._take_order(order, at)
+
+    def _take_order(self, order: Order, at: Instant) -> None:
+        if not isinstance(order, DrainOrder):
+            _LOG.info("stopping: %s", order.reason)
+            self.is_stopping = True
+            return
+        if self._drain_ends_at is None:
+            _LOG.info("draining, for at most %.0f s", order.limit_s)
+        self._drain_ends_at = at.now + order.limit_s
+        self._tell_condition(at, is_beat=False)
+
+    def _receive_group(self, at: Instant) -> None:
+        for identity, payload in _messages(self._sockets.workers):
+            state = self._parts.group.receive(identity, payload)
+            if state is not None:
+                self._parts.workers.note_group(state, at.patient)
+                if self._control is not None:
+                    self._control.send_group_state(state)
+
+    def _expire(self, at: Instant) -> None:
+        core = self._parts.core
+        expiry = core.next_expiry()
+        if expiry is not None and at.now >= expiry:
+            core.expire(at.now)
+            self._parts.steps.note_change()
+        if self._drain_ends_at is not None and at.now >= self._drain_ends_at and core.has_work:
+            _LOG.warning("the drain's limit is met: what still runs is ended")
+            core.end_all(EndReason.DRAINED, at.now)
+
+    def _beat(self, at: Instant) -> None:
+        is_due = at.patient >= self._beat_due_at
+        if is_due:
+            self._beat_due_at = at.patient + BEAT_INTERVAL_S
+            self._parts.workers.tick(at.patient)
+            self._parts.group.tick(self._parts.workers.kill_orders)
+            self._parts.desk.tick(at)
+            self._parts.desk.tell(self._parts.steps.settle(at))
+        self._tell_condition(at, is_beat=is_due)
+
+    def _tell_condition(self, at: Instant, *, is_beat: bool) -> None:
+        parts = self._parts
+        condition = self._condition(at)
+        if condition == self._told and not is_beat:
+            return
+        self._told = condition
+        parts.intake.refuse_new(
+            draining=condition.is_draining, no_workers=condition.are_workers_gone, now=at.now
+        )
+        status = encode_status(
+            condition,
+            core_incarnation=self._core_incarnation,
+            max_sequence_tokens=parts.core.max_sequence_tokens,
+            vocab_size=parts.steps.limits.vocab_size if parts.steps.limits else 0,
+            model_digest=parts.steps.model_digest,
+        )
+        parts.desk.tell_status(status)
+
+    def _condition(self, at: Instant) -> Condition:
+        parts = self._parts
+        late_at = parts.steps.late_at()
+        return judge(
+            Facts(
+                now=at.now,
+                has_epoch=parts.core.has_epoch,
+                workers_condition=parts.workers.condition,
+                permanent_error=parts.group.permanent_error,
+                epoch_left_at=parts.steps.epoch_left_at,
+                is_draining=self._drain_ends_at is not None,
+                has_work=parts.core.has_work,
+                moved_at=parts.steps.moved_at,
+                late_at=None if late_at is None else at.now + late_at - at.patient,
+                patience_s=self._patience_s,
+            )
+        )
+
+    def _wait_ms(self, at: Instant) -> int:
+        assert self._control is not None, "connect comes first"
+        parts = self._parts
+        patient_times = (self._beat_due_at, parts.steps.deadline())
+        times = (
+            parts.core.next_expiry(),
+            parts.holding.next_due(at.now),
+            parts.desk.retry_due_at(),
+            self._drain_ends_at if parts.core.has_work else None,
+        )
+        waits = [time - at.now for time in times if time is not None]
+        waits += [time - at.patient for time in patient_times if time is not None]
+        waits.append(self._control.wait_s())
+        wait_ms = math.ceil(1000 * min(waits))
+        plan_due_at = parts.steps.plan_due_at()
+        if plan_due_at is not None:
+            wait_ms = min(wait_ms, int(1000 * (plan_due_at - at.patient)))
+        return max(0, wait_ms)
+
+
+def _messages(router: Router) -> Iterator[tuple[bytes, bytes]]:
+    for _ in range(_MOST_MESSAGES_A_TURN):
+        message = router.receive()
+        if message is None:
+            return
+        yield message

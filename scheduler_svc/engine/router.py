@@ -1,0 +1,65 @@
+"""A bound ROUTER socket that never blocks. Knows nothing of what is said on it."""
+
+import enum
+from typing import Protocol
+
+import zmq
+
+
+class Sent(enum.Enum):
+    """What became of a message."""
+
+    SENT = "sent"
+    FULL = "full"  # the peer does not read; nothing was sent
+    GONE = "gone"  # no such peer is connected
+
+
+class Sender(Protocol):
+    """What links need of a socket, so that tests can do without."""
+
+    def send(self, identity: bytes, payload: bytes) -> Sent:
+        """Sends one message to one peer, or says why not. Never waits."""
+
+
+class Router:
+    """`bind` first; sends and receives never wait."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, max_unsent: int
+    ) -> None:
+        self._endpoint = endpoint
+        self._max_unsent = max_unsent
+        self.socket = context.socket(zmq.ROUTER)
+
+    def bind(self) -> None:
+        """Opens the endpoint; raises zmq.ZMQError when it cannot."""
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.SNDHWM, self._max_unsent)
+        self.socket.bind(self._endpoint)
+
+    def close(self) -> None:
+        """Closes the endpoint; what was not sent is dropped."""
+        self.socket.close()
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        """The next message with its sender's identity, None when there is none."""
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            if len(frames) == 2:
+                return frames[0], frames[1]
+
+    def send(self, identity: bytes, payload: bytes) -> Sent:
+        """Sends one message to one peer, or says why not."""
+        try:
+            self.socket.send_multipart((identity, payload), zmq.NOBLOCK)
+        except zmq.Again:
+            return Sent.FULL
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return Sent.GONE
+        return Sent.SENT
