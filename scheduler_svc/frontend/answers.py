@@ -1,0 +1,114 @@
+"""Brings a stream to its client: chunk by chunk, or as one whole answer.
+
+Headers go out first: from then on the request is accepted. Each chunk is written when the one
+before was taken; whatever happens, the ledger learns how the stream ended. Knows no parsing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from google.protobuf.message import Message
+
+from octavo.v1 import inference_pb2 as api
+from scheduler_svc.frontend.calls import Context
+from scheduler_svc.frontend.errors import SlowReader
+from scheduler_svc.frontend.generation_stream import GenerationStream
+from scheduler_svc.frontend.ledger import RequestLedger
+from scheduler_svc.frontend.pace import Pace
+from scheduler_svc.frontend.traffic import Traffic
+
+REQUEST_ID_HEADER = "octavo-request-id"
+REPLICA_HEADER = "octavo-replica"
+
+
+class Answers:
+    """Writes answers for one frontend."""
+
+    def __init__(
+        self,
+        ledger: RequestLedger,
+        *,
+        replica: str,
+        traffic: Traffic,
+        slow_reader_limit_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        # headers are ASCII
+        self._replica = replica.encode("ascii", "replace").decode()
+        self._traffic = traffic
+        self._slow_reader_limit_s = slow_reader_limit_s
+        self._clock = clock
+
+    async def stream(
+        self,
+        stream: GenerationStream,
+        context: Context,
+        wrap: Callable[[api.StreamChunk], Message],
+        *,
+        arrived_at: float | None,
+    ) -> None:
+        """Writes all chunks. `arrived_at` is None for a stream that only goes on."""
+
+        async def write(chunk: api.StreamChunk) -> None:
+            try:
+                async with asyncio.timeout(self._slow_reader_limit_s):
+                    await context.write(wrap(chunk))
+            except TimeoutError as error:
+                raise SlowReader(limit_s=self._slow_reader_limit_s) from error
+
+        await self._send(stream, context, write, arrived_at=arrived_at)
+
+    async def whole(
+        self, stream: GenerationStream, context: Context, *, arrived_at: float
+    ) -> api.GenerateUnaryResponse:
+        """Joins all chunks."""
+        response = api.GenerateUnaryResponse(request_id=stream.record.submit.request_id)
+        response.outputs.extend(
+            api.Output(index=index) for index in range(len(stream.record.outputs))
+        )
+        texts: list[list[str]] = [[] for _ in response.outputs]
+
+        async def add(chunk: api.StreamChunk) -> None:
+            if chunk.HasField("start"):
+                response.start.CopyFrom(chunk.start)
+            response.usage.CopyFrom(chunk.usage)
+            for delta in chunk.outputs:
+                output = response.outputs[delta.index]
+                output.token_ids.extend(delta.token_ids)
+                texts[delta.index].append(delta.text)
+                if delta.HasField("finish"):
+                    output.finish.CopyFrom(delta.finish)
+
+        await self._send(stream, context, add, arrived_at=arrived_at)
+        for output, parts in zip(response.outputs, texts, strict=True):
+            output.text = "".join(parts)
+        return response
+
+    async def _send(
+        self,
+        stream: GenerationStream,
+        context: Context,
+        give: Callable[[api.StreamChunk], Awaitable[None]],
+        *,
+        arrived_at: float | None,
+    ) -> None:
+        record = stream.record
+        pace = Pace(self._traffic, arrived_at=arrived_at)
+        try:
+            await context.send_initial_metadata(
+                (
+                    (REQUEST_ID_HEADER, record.submit.request_id),
+                    (REPLICA_HEADER, self._replica),
+                )
+            )
+            while (chunk := await stream.next()) is not None:
+                await give(chunk)
+                pace.note(chunk, now=self._clock())
+            self._ledger.close(record)
+            pace.note_end(now=self._clock())
+        finally:
+            # nothing happens here when the end was sent
+            self._ledger.detach(record, cancel=record.is_past_deadline(self._clock()))

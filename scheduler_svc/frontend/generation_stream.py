@@ -1,0 +1,130 @@
+"""A request's stream: chunks made of whatever came since the last one was asked for.
+
+There is no queue: tokens wait in the record until the reader asks for the next chunk, so a slow
+reader gets larger chunks. Knows nothing of gRPC or of who reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from octavo.internal.v1 import engine_pb2 as engine
+from octavo.v1 import inference_pb2 as api
+from scheduler_svc.frontend.errors import DeadlinePassed, GenerationFailed, Unavailable
+from scheduler_svc.frontend.output_stream import OutputStream
+from scheduler_svc.frontend.record import RequestRecord
+
+
+class GenerationStream:
+    """Listens to one record; `next` until it returns None or raises how the request ended."""
+
+    def __init__(
+        self,
+        record: RequestRecord,
+        outputs: Sequence[OutputStream | None],
+        *,
+        model: str,
+        replica: str,
+        warnings: Sequence[str],
+        on_finish: Callable[[RequestRecord, engine.Finish], None],
+    ) -> None:
+        """`outputs` by index; None for one whose end the client has already."""
+        self.record = record
+        self._outputs = [output for output in outputs if output is not None]
+        self._num_received = sum(
+            len(mirror.tokens)
+            for mirror, output in zip(record.outputs, outputs, strict=True)
+            if output is None
+        )
+        self._model = model
+        self._replica = replica
+        self._warnings = tuple(warnings)
+        self._on_finish = on_finish
+        self._news = asyncio.Event()
+        self._early: list[api.OutputDelta] = []
+        self._is_begun = False
+        record.listener = self
+
+    def wake(self) -> None:
+        """Something came for this request."""
+        if self._news.is_set():
+            return
+        if self.record.failure or any(output.is_worth_a_look for output in self._outputs):
+            self._news.set()
+
+    async def catch_up(self) -> None:
+        """Takes in resumed tokens before they are submitted: a stop string may end them."""
+        while any(output.has_more for output in self._outputs):
+            self._early += self._advance()
+            await asyncio.sleep(0)
+
+    async def next(self) -> api.StreamChunk | None:
+        """The next chunk, as soon as there is anything to say; None after the last one.
+
+        Raises the CallError that the request ended with.
+        """
+        while True:
+            self._news.clear()
+            if self.record.failure is not None:
+                raise self.record.failure
+            deltas = [*self._early, *self._advance()]
+            self._early.clear()
+            is_over = all(output.is_over for output in self._outputs)
+            if deltas or (is_over and not self._is_begun):
+                return self._chunk(deltas)
+            if is_over:
+                self._raise_status()
+                return None
+            if any(output.has_more for output in self._outputs):
+                await asyncio.sleep(0)
+            else:
+                await self._news.wait()
+
+    def _advance(self) -> list[api.OutputDelta]:
+        deltas = []
+        for output in self._outputs:
+            if output.is_over:
+                continue
+            delta = output.advance()
+            if delta is not None:
+                deltas.append(delta)
+            if output.finish is not None:
+                self._on_finish(self.record, output.finish)
+        return deltas
+
+    def _chunk(self, deltas: list[api.OutputDelta]) -> api.StreamChunk:
+        submit = self.record.submit
+        chunk = api.StreamChunk(
+            request_id=submit.request_id,
+            outputs=deltas,
+            usage=api.Usage(
+                prompt_tokens=len(submit.prompt_tokens) // 4,
+                completion_tokens=self._num_received + sum(o.num_sent for o in self._outputs),
+                cached_tokens=self.record.num_cached_tokens or 0,
+            ),
+        )
+        if not self._is_begun:
+            self._is_begun = True
+            chunk.start.MergeFrom(
+                api.StreamStart(
+                    seed=submit.sampling.seed,
+                    replica=self._replica,
+                    model=self._model,
+                    max_tokens=self.record.max_tokens,
+                    warnings=self._warnings,
+                )
+            )
+        return chunk
+
+    def _raise_status(self) -> None:
+        """Ends that no Finish can tell."""
+        finishes = [output.finish for output in self._outputs if output.finish is not None]
+        reasons = {finish.reason for finish in finishes}
+        if engine.END_REASON_DEADLINE in reasons:
+            raise DeadlinePassed("the caller's deadline passed")
+        if engine.END_REASON_DRAINED in reasons:
+            raise Unavailable("the replica stopped before the request's end", reason="DRAINED")
+        if reasons == {engine.END_REASON_ERROR} and len(finishes) == len(self.record.outputs):
+            ends = [output.end.message for output in self.record.outputs if output.end is not None]
+            raise GenerationFailed(f"all outputs failed: {ends[0] if ends else 'unknown'}")

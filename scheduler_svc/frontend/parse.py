@@ -1,0 +1,147 @@
+"""From the public message to a valid request, or to every rule it breaks. Knows no core.
+
+Durations become whole milliseconds, rounded up; ranges are those of protos/octavo/v1.
+"""
+
+import re
+import uuid
+from collections.abc import Callable
+
+import xxhash
+
+from octavo.v1 import inference_pb2 as api
+from scheduler_svc.frontend.blob import text_rules, write_blob
+from scheduler_svc.frontend.errors import ModelUnknown
+from scheduler_svc.frontend.limits import RequestLimits
+from scheduler_svc.frontend.model import ServedModel
+from scheduler_svc.frontend.parse_received import parse_age_ms, parse_received
+from scheduler_svc.frontend.parse_sampling import parse_num_outputs, parse_sampling
+from scheduler_svc.frontend.parse_stopping import (
+    check_output,
+    parse_stopping,
+    whole_milliseconds,
+)
+from scheduler_svc.frontend.prompt import EncodedPrompt, PromptEncoder, no_room_rule
+from scheduler_svc.frontend.request import ParsedRequest
+from scheduler_svc.frontend.violations import Violations
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_REQUEST_ID_RULE = "must be 1 to 128 characters of letters, digits, '.', '_', ':' and '-'"
+_LOWEST_PRIORITY = 8
+
+
+class RequestParser:
+    """Parses generations for one model."""
+
+    def __init__(
+        self, model: ServedModel, prompts: PromptEncoder, *, limits: Callable[[], RequestLimits]
+    ) -> None:
+        self._model = model
+        self._prompts = prompts
+        self._limits = limits
+
+    async def parse(
+        self, generation: api.Generation | None, *, resume: api.Resume | None = None
+    ) -> ParsedRequest:
+        """The valid request. Raises InvalidRequest with all violations, or ModelUnknown."""
+        violations = Violations()
+        if generation is None:
+            violations.add("generation", "is required")
+            violations.raise_if_any()
+            generation = api.Generation()
+        if generation.model and generation.model != self._model.name:
+            raise ModelUnknown(asked=generation.model, served=self._model.name)
+        return await self._parse(generation, resume, violations)
+
+    async def _parse(
+        self, generation: api.Generation, resume: api.Resume | None, violations: Violations
+    ) -> ParsedRequest:
+        limits = self._limits()
+        request_id = generation.request_id or uuid.uuid4().hex
+        check_request_id(request_id, field="generation.request_id", violations=violations)
+        sampling = parse_sampling(
+            generation.sampling,
+            resume,
+            defaults=self._model.default_sampling,
+            limits=limits,
+            violations=violations,
+        )
+        num_outputs = parse_num_outputs(generation.sampling, limits=limits, violations=violations)
+        stopping = parse_stopping(generation.stopping, limits=limits, violations=violations)
+        check_output(generation.output, violations=violations)
+        priority, keep_for_ms = _scheduling(generation.scheduling, limits, violations)
+        prompt = await self._encoded(generation.prompt, limits, violations)
+        received = parse_received(
+            resume,
+            num_outputs=num_outputs,
+            num_prompt_tokens=len(prompt.token_ids),
+            limits=limits,
+            violations=violations,
+        )
+        age_ms = parse_age_ms(resume, violations=violations)
+        violations.raise_if_any()
+
+        eos_token_ids = () if generation.stopping.ignore_eos else self._eos_token_ids(limits)
+        return ParsedRequest(
+            request_id=request_id,
+            prompt_token_ids=prompt.token_ids,
+            sampling=sampling,
+            num_outputs=num_outputs,
+            max_tokens=stopping.max_tokens,
+            min_tokens=stopping.min_tokens,
+            eos_token_ids=eos_token_ids,
+            stop_token_ids=stopping.stop_token_ids,
+            text_rules=text_rules(
+                generation, end_token_ids=frozenset((*eos_token_ids, *stopping.stop_token_ids))
+            ),
+            priority=priority,
+            time_limit_ms=stopping.time_limit_ms,
+            keep_for_ms=keep_for_ms,
+            skip_cache_read=generation.scheduling.skip_cache_read,
+            skip_cache_store=generation.scheduling.skip_cache_store,
+            received=received,
+            age_ms=age_ms,
+            warnings=prompt.warnings,
+            body_digest=body_digest(generation),
+            blob=write_blob(generation, warnings=prompt.warnings),
+        )
+
+    async def _encoded(
+        self, prompt: api.Prompt, limits: RequestLimits, violations: Violations
+    ) -> EncodedPrompt:
+        encoded = await self._prompts.encode(
+            prompt, field="generation.prompt", limits=limits, violations=violations
+        )
+        if len(encoded.token_ids) >= limits.max_sequence_tokens:
+            rule = no_room_rule(len(encoded.token_ids), limits)
+            violations.add("generation.prompt", rule)
+        return encoded
+
+    def _eos_token_ids(self, limits: RequestLimits) -> tuple[int, ...]:
+        ids = self._model.tokenizer.eos_token_ids
+        return tuple(sorted(one for one in ids if one < limits.vocab_size))
+
+
+def check_request_id(request_id: str, *, field: str, violations: Violations) -> None:
+    """Notes an id that cannot name a request."""
+    if not _REQUEST_ID.fullmatch(request_id):
+        violations.add(field, _REQUEST_ID_RULE)
+
+
+def body_digest(generation: api.Generation) -> bytes:
+    """What two requests of the same id must share to be the same request."""
+    return xxhash.xxh3_128_digest(generation.SerializeToString(deterministic=True))
+
+
+def _scheduling(
+    scheduling: api.SchedulingParams, limits: RequestLimits, violations: Violations
+) -> tuple[int, int]:
+    """Priority, and milliseconds to keep the request without a reader."""
+    field = "generation.scheduling"
+    priority = violations.integer(
+        f"{field}.priority", scheduling.priority, least=-_LOWEST_PRIORITY, most=_LOWEST_PRIORITY
+    )
+    keep_for_s = violations.number(
+        f"{field}.keep_for_s", scheduling.keep_for_s, least=0, most=limits.max_keep_for_s
+    )
+    return priority, whole_milliseconds(keep_for_s)

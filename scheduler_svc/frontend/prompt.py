@@ -1,0 +1,173 @@
+"""From a request's prompt to token ids, off the event loop when it is long. Knows no core."""
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from google.protobuf import json_format
+
+from octavo.v1 import inference_pb2 as api
+from scheduler_svc.frontend.limits import RequestLimits
+from scheduler_svc.frontend.model import ServedModel
+from scheduler_svc.frontend.text.chat import ChatMessage, RenderedChat
+from scheduler_svc.frontend.text.errors import ChatInvalid
+from scheduler_svc.frontend.violations import Violations
+
+# About a millisecond of work; more would hold up every stream of this process.
+_MAX_INLINE_CHARACTERS = 2048
+_MAX_LISTED_VARIABLES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedPrompt:
+    """The ids the model sees, the text they came from, and what had no effect."""
+
+    token_ids: "array[int]"
+    text: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+_NOTHING = EncodedPrompt(token_ids=array("i"))
+
+
+class PromptEncoder:
+    """Renders, tokenizes and checks prompts."""
+
+    def __init__(self, model: ServedModel, *, executor: Executor) -> None:
+        self._model = model
+        self._executor = executor
+
+    async def encode(
+        self, prompt: api.Prompt, *, field: str, limits: RequestLimits, violations: Violations
+    ) -> EncodedPrompt:
+        """The prompt's ids; with violations noted, some stand-in."""
+        kind = prompt.WhichOneof("kind")
+        if kind is None:
+            violations.add(field, "one of text, token_ids or chat is required")
+            return _NOTHING
+        if kind == "token_ids":
+            return _checked_ids(
+                prompt.token_ids.ids, field=field, limits=limits, violations=violations
+            )
+        size = self._check_text(prompt, field=field, limits=limits, violations=violations)
+        if size is None:
+            return _NOTHING
+        try:
+            encoded = await self._tokenized(prompt, num_characters=size)
+        except ChatInvalid as error:
+            violations.add(f"{field}.chat.{error.field}", error.rule)
+            return _NOTHING
+        if not encoded.token_ids:
+            violations.add(field, "must hold at least one token")
+        return encoded
+
+    def _check_text(
+        self, prompt: api.Prompt, *, field: str, limits: RequestLimits, violations: Violations
+    ) -> int | None:
+        """The text's size in characters, None when a rule is broken."""
+        if prompt.HasField("text"):
+            texts: Sequence[str] = (prompt.text,)
+            if not prompt.text:
+                violations.add(f"{field}.text", "must not be empty")
+                return None
+        else:
+            texts = [message.content for message in prompt.chat.messages]
+            if not self._check_chat(prompt.chat, field=f"{field}.chat", violations=violations):
+                return None
+        num_bytes = sum(len(text.encode()) for text in texts)
+        if num_bytes > limits.max_text_bytes:
+            violations.add(
+                field,
+                f"must have at most {limits.max_text_bytes} bytes of text to fit the limit of"
+                f" {limits.max_sequence_tokens} tokens, has {num_bytes}",
+            )
+            return None
+        return num_bytes + 64 * len(texts)
+
+    def _check_chat(self, chat: api.Chat, *, field: str, violations: Violations) -> bool:
+        is_valid = True
+        if self._model.chat_template is None:
+            violations.add(field, f"model {self._model.name!r} has no chat template; send text")
+            is_valid = False
+        if not chat.messages:
+            violations.add(f"{field}.messages", "at least one message is required")
+            is_valid = False
+        for index, message in enumerate(chat.messages):
+            if not message.role:
+                violations.add(f"{field}.messages[{index}].role", "is required")
+                is_valid = False
+        if chat.continue_final_message and chat.add_generation_prompt:
+            violations.add(f"{field}.continue_final_message", "excludes add_generation_prompt")
+            is_valid = False
+        return is_valid
+
+    async def _tokenized(self, prompt: api.Prompt, *, num_characters: int) -> EncodedPrompt:
+        if num_characters <= _MAX_INLINE_CHARACTERS:
+            return self._encode(prompt)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._encode, prompt)
+
+    def _encode(self, prompt: api.Prompt) -> EncodedPrompt:
+        """Runs in a thread for long prompts: touches nothing that changes."""
+        tokenizer = self._model.tokenizer
+        if prompt.HasField("text"):
+            return EncodedPrompt(
+                token_ids=array("i", tokenizer.encode(prompt.text)), text=prompt.text
+            )
+        rendered = self._rendered(prompt.chat)
+        # The template writes its special tokens itself.
+        ids = tokenizer.encode(rendered.text, add_special_tokens=False)
+        return EncodedPrompt(
+            token_ids=array("i", ids),
+            text=rendered.text,
+            warnings=_unread_warnings(rendered.unread_variables),
+        )
+
+    def _rendered(self, chat: api.Chat) -> RenderedChat:
+        assert self._model.chat_template is not None
+        adds_prompt = not chat.continue_final_message
+        if chat.HasField("add_generation_prompt"):
+            adds_prompt = chat.add_generation_prompt
+        return self._model.chat_template.render(
+            [ChatMessage(role=one.role, content=one.content) for one in chat.messages],
+            add_generation_prompt=adds_prompt,
+            continue_final_message=chat.continue_final_message,
+            variables=_template_variables(chat),
+        )
+
+
+def no_room_rule(num_tokens: int, limits: RequestLimits) -> str:
+    """What to say of a prompt that leaves no room for one generated token."""
+    return (
+        f"has {num_tokens} tokens and leaves no room for one more: prompt and output together"
+        f" have at most {limits.max_sequence_tokens} tokens"
+    )
+
+
+def _checked_ids(
+    ids: Sequence[int], *, field: str, limits: RequestLimits, violations: Violations
+) -> EncodedPrompt:
+    path = f"{field}.token_ids.ids"
+    if not ids:
+        violations.add(path, "must hold at least one token")
+    if len(ids) > limits.max_sequence_tokens:  # before a look at each of what may be millions
+        violations.add(path, no_room_rule(len(ids), limits))
+        return _NOTHING
+    checked = violations.token_ids(path, ids, vocab_size=limits.vocab_size)
+    return EncodedPrompt(token_ids=array("i", checked))
+
+
+def _template_variables(chat: api.Chat) -> dict[str, object]:
+    try:
+        return dict(json_format.MessageToDict(chat.template_kwargs))
+    except (ValueError, json_format.Error) as error:  # NaN and infinity have no JSON
+        raise ChatInvalid("template_kwargs", f"must hold JSON values: {error}") from error
+
+
+def _unread_warnings(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(
+        f"the model's chat template does not read {name[:64]!r}"
+        for name in names[:_MAX_LISTED_VARIABLES]
+    )

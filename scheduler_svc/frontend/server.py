@@ -1,0 +1,57 @@
+"""The gRPC server of one frontend: its limits and its services. Knows no request."""
+
+from __future__ import annotations
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from octavo.v1 import inference_pb2_grpc
+from scheduler_svc.frontend.health import INFERENCE_SERVICE, HealthServicer
+from scheduler_svc.frontend.reflection import add_reflection
+from scheduler_svc.frontend.servicer import InferenceServicer
+
+MAX_RESPONSE_BYTES = 64 * 2**20
+"""Far above the largest answer; clients take 4 MiB unless they say otherwise."""
+MAX_STREAMS_PER_CONNECTION = 4096
+
+
+class CannotListen(Exception):
+    """The address cannot be bound; the text names it."""
+
+
+def make_server(
+    inference: InferenceServicer, health: HealthServicer, *, max_request_bytes: int
+) -> grpc.aio.Server:
+    """A server with all services, not listening yet. Needs a running loop."""
+    server = grpc.aio.server(
+        options=[
+            ("grpc.so_reuseport", 1),
+            ("grpc.max_receive_message_length", max_request_bytes),
+            ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
+            ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+            # clients may ping every 10 s, with and without calls
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # finds clients that vanished without a word, so that their requests end
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+    )
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    health_service = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+    add_reflection(server, (INFERENCE_SERVICE, health_service))
+    return server
+
+
+def listen(server: grpc.aio.Server, target: str) -> str:
+    """Binds `host:port` or `unix:/path`; returns the address with its port. Raises CannotListen."""
+    try:
+        port = server.add_insecure_port(target)
+    except RuntimeError as error:
+        raise CannotListen(f"cannot listen on {target}: {error}") from error
+    if target.startswith("unix:"):
+        return target
+    return f"{target.rpartition(':')[0]}:{port}"

@@ -1,0 +1,165 @@
+"""InferenceService: one short method for each RPC. Knows neither tokens nor the core's messages."""
+
+# ruff: noqa: N802 - methods are named by the protos
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import cast
+
+from octavo.v1 import inference_pb2 as api
+from octavo.v1 import inference_pb2_grpc
+from scheduler_svc.frontend.answers import Answers
+from scheduler_svc.frontend.calls import Call, Calls, Context
+from scheduler_svc.frontend.errors import RequestUnknown, Unavailable
+from scheduler_svc.frontend.generations import Generations
+from scheduler_svc.frontend.ledger import RequestLedger
+from scheduler_svc.frontend.parse import RequestParser, check_request_id
+from scheduler_svc.frontend.request import ParsedRequest
+from scheduler_svc.frontend.serving import Serving
+from scheduler_svc.frontend.submission import DEFAULT_TENANT
+from scheduler_svc.frontend.texts import Texts
+from scheduler_svc.frontend.violations import Violations
+
+CANCEL_LIMIT_S = 10.0
+# Nobody waits for the parts of a whole answer; stop strings are looked for this often.
+_WHOLE_ANSWER_INTERVAL = 8
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
+    """Answers the calls of one frontend."""
+
+    def __init__(
+        self,
+        *,
+        parser: RequestParser,
+        generations: Generations,
+        answers: Answers,
+        texts: Texts,
+        calls: Calls,
+        serving: Serving,
+        ledger: RequestLedger,
+        describe: Callable[[], api.GetModelInfoResponse],
+        clock: Callable[[], float],
+    ) -> None:
+        self._parser = parser
+        self._generations = generations
+        self._answers = answers
+        self._texts = texts
+        self._calls = calls
+        self._serving = serving
+        self._ledger = ledger
+        self._describe = describe
+        self._clock = clock
+
+    async def Generate(  # type: ignore[override]  # grpc.aio takes handlers that write, too
+        self, request: api.GenerateRequest, context: Context
+    ) -> None:
+        """Streams a new generation, or goes on with a known one."""
+        arrived_at = self._clock()
+        async with self._calls.answer(context) as call:
+            resume = request.resume if request.HasField("resume") else None
+            parsed = await self._parsed(request, call, resume)
+            stream = await self._generations.start(parsed, deadline_at=self._deadline(context))
+            await self._answers.stream(
+                stream,
+                context,
+                lambda chunk: api.GenerateResponse(chunk=chunk),
+                arrived_at=arrived_at if resume is None else None,
+            )
+
+    async def GenerateUnary(
+        self, request: api.GenerateUnaryRequest, context: Context
+    ) -> api.GenerateUnaryResponse:
+        """Answers a generation as a whole."""
+        arrived_at = self._clock()
+        async with self._calls.answer(context) as call:
+            parsed = await self._parsed(request, call, None)
+            rules = dataclasses.replace(parsed.text_rules, stream_interval=_WHOLE_ANSWER_INTERVAL)
+            stream = await self._generations.start(
+                dataclasses.replace(parsed, text_rules=rules),
+                deadline_at=self._deadline(context),
+            )
+            return await self._answers.whole(stream, context, arrived_at=arrived_at)
+
+    async def Attach(  # type: ignore[override]  # grpc.aio takes handlers that write, too
+        self, request: api.AttachRequest, context: Context
+    ) -> None:
+        """Goes on with the stream of a known generation."""
+        async with self._calls.answer(context) as call:
+            call.request_id = request.request_id
+            violations = Violations()
+            check_request_id(request.request_id, field="request_id", violations=violations)
+            for index, count in enumerate(request.from_tokens):
+                violations.integer(f"from_tokens[{index}]", count, least=0, most=2**31 - 1)
+            violations.raise_if_any()
+            stream = await self._generations.attach(
+                request.request_id, request.from_tokens, deadline_at=self._deadline(context)
+            )
+            await self._answers.stream(
+                stream, context, lambda chunk: api.AttachResponse(chunk=chunk), arrived_at=None
+            )
+
+    async def Cancel(self, request: api.CancelRequest, context: Context) -> api.CancelResponse:
+        """Ends a generation."""
+        async with self._calls.answer(context) as call:
+            call.request_id = request.request_id
+            violations = Violations()
+            check_request_id(request.request_id, field="request_id", violations=violations)
+            violations.raise_if_any()
+            return api.CancelResponse(outcome=await self._cancel(request.request_id))
+
+    async def Tokenize(
+        self, request: api.TokenizeRequest, context: Context
+    ) -> api.TokenizeResponse:
+        """A prompt's ids."""
+        async with self._calls.answer(context):
+            return await self._texts.tokenize(request)
+
+    async def Detokenize(
+        self, request: api.DetokenizeRequest, context: Context
+    ) -> api.DetokenizeResponse:
+        """The text of ids."""
+        async with self._calls.answer(context):
+            return await self._texts.detokenize(request)
+
+    async def GetModelInfo(
+        self, request: api.GetModelInfoRequest, context: Context
+    ) -> api.GetModelInfoResponse:
+        """What is served."""
+        async with self._calls.answer(context):
+            return self._describe()
+
+    async def _parsed(
+        self,
+        request: api.GenerateRequest | api.GenerateUnaryRequest,
+        call: Call,
+        resume: api.Resume | None,
+    ) -> ParsedRequest:
+        call.request_id = request.generation.request_id
+        self._serving.check_accepts()
+        generation = request.generation if request.HasField("generation") else None
+        parsed = await self._parser.parse(generation, resume=resume)
+        call.request_id = parsed.request_id
+        return parsed
+
+    async def _cancel(self, request_id: str) -> api.CancelOutcome.ValueType:
+        try:
+            async with asyncio.timeout(CANCEL_LIMIT_S):
+                answer = await self._ledger.cancel(tenant=DEFAULT_TENANT, request_id=request_id)
+        except TimeoutError as error:
+            text = f"the scheduler did not answer for {CANCEL_LIMIT_S:.0f} s"
+            raise Unavailable(text, reason="CORE_UNREACHABLE", retry_after_ms=1000) from error
+        if not answer.is_known:
+            raise RequestUnknown(f"request id {request_id!r} is not known")
+        if answer.was_finished:
+            return api.CANCEL_OUTCOME_ALREADY_FINISHED
+        return api.CANCEL_OUTCOME_CANCELLED
+
+    def _deadline(self, context: Context) -> float | None:
+        """When the caller's deadline passes, on our clock; None when there is none."""
+        # typed as a float, but None without a deadline
+        remaining_s = cast("float | None", context.time_remaining())
+        return None if remaining_s is None else self._clock() + remaining_s

@@ -1,0 +1,58 @@
+"""A valid request in the core's words. Knows nothing of connections."""
+
+from octavo.internal.v1 import engine_pb2 as engine
+from scheduler_svc.frontend.record import RequestRecord
+from scheduler_svc.frontend.request import ParsedRequest
+
+DEFAULT_TENANT = "default"
+"""Whoever calls: requests carry no key yet."""
+
+
+def new_record(request: ParsedRequest, *, now: float, deadline_at: float | None) -> RequestRecord:
+    """The request's record, not submitted yet, with what its caller received before."""
+    submit = engine.Submit(
+        tenant=DEFAULT_TENANT,
+        request_id=request.request_id,
+        blob=request.blob,
+        body_digest=request.body_digest,
+        prompt_tokens=request.prompt_token_ids.tobytes(),
+        num_outputs=request.num_outputs,
+        max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens,
+        eos_token_ids=request.eos_token_ids,
+        stop_token_ids=request.stop_token_ids,
+        sampling=engine.RequestSampling(
+            temperature=request.sampling.temperature,
+            top_k=request.sampling.top_k,
+            top_p=request.sampling.top_p,
+            min_p=request.sampling.min_p,
+            seed=request.sampling.seed,
+        ),
+        priority=request.priority,
+        time_limit_ms=request.time_limit_ms,
+        keep_for_ms=request.keep_for_ms,
+        skip_cache_read=request.skip_cache_read,
+        skip_cache_store=request.skip_cache_store,
+        age_ms=request.age_ms,
+    )
+    record = RequestRecord(submit, now=now, deadline_at=deadline_at)
+    for index, received in enumerate(request.received):
+        output = record.outputs[index]
+        output.tokens.extend(received.token_ids)
+        if received.end is None:
+            continue
+        num_tokens = len(received.token_ids)
+        output.end = engine.OutputEnd(
+            output_index=index,
+            num_tokens=num_tokens,
+            reason=received.end.reason,
+            stop_token_id=received.end.stop_token_id,
+            message=received.end.message,
+        )
+        output.finish = engine.Finish(
+            output_index=index,
+            num_tokens=num_tokens,
+            reason=received.end.reason,
+            stop_string=received.end.message,
+        )
+    return record
