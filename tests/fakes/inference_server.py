@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import NoReturn, Self
 import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health import HealthServicer
 
 from octavo.v1 import inference_pb2, inference_pb2_grpc
 
@@ -57,12 +59,16 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
         self.num_calls = 0
         self.hold_after_chunks: int | None = None
         self.ends_early = False
+        self.on_call: Callable[[], object] | None = None
         self._seen = threading.Condition()
         self._cancelled: list[str] = []
         self._left: list[str] = []
-        self._released = threading.Event()
+        self._held: list[str] = []
+        self._is_released = False
         self._server = grpc.server(ThreadPoolExecutor(max_workers=40))
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
+        self.health = HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         if socket is None:
             self.target = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         else:
@@ -90,7 +96,14 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
 
     def release(self) -> None:
         """Held streams go on."""
-        self._released.set()
+        with self._seen:
+            self._is_released = True
+            self._seen.notify_all()
+
+    def wait_for_hold(self, request_id: str) -> bool:
+        """Whether a call of this request comes to where it is held."""
+        with self._seen:
+            return self._seen.wait_for(lambda: request_id in self._held, _WAIT_LIMIT_S)
 
     def wait_for_cancel(self, request_id: str) -> bool:
         """Whether a Cancel of this request arrives."""
@@ -219,7 +232,9 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
 
     def _begin(self, context: grpc.ServicerContext) -> Refusal | None:
         self.num_calls += 1
-        self.metadata.append({pair.key: pair.value for pair in context.invocation_metadata()})
+        if self.on_call is not None:
+            self.on_call()
+        self.metadata.append(dict(context.invocation_metadata()))
         return self.refusals.popleft() if self.refusals else None
 
     def _stream(
@@ -230,26 +245,31 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
         *,
         from_tokens: Sequence[int] = (),
     ) -> Iterator[inference_pb2.StreamChunk]:
+        sent_all = threading.Event()
+        context.add_callback(lambda: self._note_end(generation.request_id, sent_all))
         for number, chunk in enumerate(self._chunks(generation, from_tokens)):
             if refusal and refusal.after_chunks == number:
                 self._abort(context, refusal)
             if self.hold_after_chunks == number:
                 self._hold(generation.request_id, context)
             if self.ends_early and any(output.HasField("finish") for output in chunk.outputs):
-                return
+                break
             yield chunk
+        sent_all.set()
+
+    def _note_end(self, request_id: str, sent_all: threading.Event) -> None:
+        with self._seen:
+            if not sent_all.is_set():
+                self._left.append(request_id)
+            self._seen.notify_all()
 
     def _hold(self, request_id: str, context: grpc.ServicerContext) -> None:
-        def leave() -> None:
-            with self._seen:
-                self._left.append(request_id)
-                self._seen.notify_all()
-            self._released.set()
-
-        if context.add_callback(leave):
-            self._released.wait(_WAIT_LIMIT_S)
-        else:
-            leave()
+        """Waits until the streams are released or this one's client is gone."""
+        with self._seen:
+            self._held.append(request_id)
+            self._seen.notify_all()
+        with self._seen:
+            self._seen.wait_for(lambda: self._is_released or not context.is_active(), _WAIT_LIMIT_S)
 
     def _chunks(
         self, generation: inference_pb2.Generation, from_tokens: Sequence[int]
