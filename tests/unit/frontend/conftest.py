@@ -1,76 +1,22 @@
-"""A frontend's services in this process, between a real gRPC channel and a scripted core."""
+"""What the frontend's tests share. `frontend_service` builds the service."""
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import json
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import grpc.aio
 import pytest
-import zmq
 
-from octavo.v1.inference_pb2_grpc import InferenceServiceStub
-from scheduler_svc.config import ServiceConfig
 from scheduler_svc.frontend.model import ServedModel, load_served_model
-from scheduler_svc.frontend.services import FrontendServices
-from tests.fakes.byte_tokenizer import END_ID, write_byte_tokenizer
-from tests.unit.frontend.scripted_core import WAIT_LIMIT_S, ScriptedCore
-
-MODEL = "tiny"
-REPLICA = "replica-1"
-
-
-@dataclass
-class Service:
-    """What a test holds."""
-
-    core: ScriptedCore
-    services: FrontendServices
-    channel: grpc.aio.Channel
-    stub: InferenceServiceStub
-    address: str
-    config: ServiceConfig
-
-    def ids(self, text: str) -> list[int]:
-        """The ids of a text: one for each of its bytes."""
-        return MODEL_BY_NAME[MODEL].tokenizer.encode(text)
-
-    async def until_core_is_found(self) -> None:
-        """The core has answered the Hello."""
-        async with asyncio.timeout(WAIT_LIMIT_S):
-            while self.services.link.status_age_s is None:
-                await asyncio.sleep(0.01)
-
-
-MODEL_BY_NAME: dict[str, ServedModel] = {}
-
-
-def write_model(folder: Path, **generation_config: object) -> None:
-    """A model folder without weights: frontends need none."""
-    write_byte_tokenizer(folder)
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": 288,
-        "max_position_embeddings": 512,
-        "eos_token_id": END_ID,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "generation_config.json").write_text(json.dumps(generation_config))
+from tests.unit.frontend.frontend_service import MODEL, Service, running_service, write_model
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     folder = tmp_path_factory.mktemp("model")
     write_model(folder)
-    loaded = load_served_model(folder, name=MODEL)
-    MODEL_BY_NAME[MODEL] = loaded
-    return loaded
+    return load_served_model(folder, name=MODEL)
 
 
 @pytest.fixture
@@ -78,46 +24,6 @@ def run_dir() -> Iterator[Path]:
     """A folder with a path short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="octavo-fe-") as folder:
         yield Path(folder)
-
-
-@asynccontextmanager
-async def running_service(
-    model: ServedModel, run_dir: Path, *, with_core: bool = True, **settings: object
-) -> AsyncIterator[Service]:
-    """A service with settings of its own."""
-    config = dataclasses.replace(
-        ServiceConfig(replica=REPLICA, served_model_name=MODEL, core_restart_grace=5.0),
-        **settings,  # type: ignore[arg-type]  # a test's own settings
-    )
-    core = ScriptedCore(run_dir)
-    if with_core:
-        await core.start()
-    with zmq.Context() as context:
-        services = FrontendServices(
-            config,
-            model,
-            context=context,
-            engine_endpoint=f"ipc://{run_dir}/engine.sock",
-            name="frontend-0",
-            incarnation=7,
-        )
-        address = await services.start("127.0.0.1:0")
-        watching = asyncio.create_task(services.run())
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(address, options=options) as channel:
-            service = Service(
-                core, services, channel, InferenceServiceStub(channel), address, config
-            )
-            if with_core:
-                await service.until_core_is_found()
-            try:
-                yield service
-            finally:
-                await services.stop()
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-                await core.stop()
-    core.close()
 
 
 @pytest.fixture

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
 
 from octavo.v1 import inference_pb2 as api
-from octavo.v1.inference_pb2_grpc import InferenceServiceStub
 from tests.unit.frontend.scripted_core import WAIT_LIMIT_S
+
+if TYPE_CHECKING:  # a name for type checkers only
+    from octavo.v1.inference_pb2_grpc import InferenceServiceAsyncStub
 
 
 def generation(
@@ -59,7 +61,7 @@ class Reader:
 
     def __init__(
         self,
-        stub: InferenceServiceStub,
+        stub: InferenceServiceAsyncStub,
         wanted: api.Generation | api.AttachRequest,
         *,
         resume: api.Resume | None = None,
@@ -76,11 +78,11 @@ class Reader:
         self.chunks: list[api.StreamChunk] = []
         self.received = list(received)
         # the call begins with its first use
-        self._first = asyncio.ensure_future(self.call.read())
+        self._first: asyncio.Future[Any] | None = asyncio.ensure_future(self.call.read())
 
     async def read_one(self) -> api.StreamChunk | None:
         """The next chunk; None at the end."""
-        first, self._first = self._first, None  # type: ignore[assignment]  # used once
+        first, self._first = self._first, None
         async with asyncio.timeout(WAIT_LIMIT_S):
             response = await (first if first is not None else self.call.read())
         if response is grpc.aio.EOF:
