@@ -106,7 +106,7 @@ class Core:
     def leave_epoch(self, now: float, *, was_fatal: bool) -> None:
         """Stops planning: the workers are gone or out of step. Steps in flight are forgotten.
 
-        With `was_fatal` (a worker died or hung) those in the steps in flight are suspects: after the
+        With `was_fatal` (a worker died or hung) those in steps in flight are suspects: after the
         second time without a new token one runs alone, after the third its request ends ERROR.
         """
         epoch = self._lifecycle.epoch
