@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from scheduler_svc.process import child_environment
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,7 +36,6 @@ class Child:
     started_at: float = 0.0
     _start_due_at: float = 0.0
     _backoff_s: float = _FIRST_BACKOFF_S
-    _environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @property
     def pid(self) -> int:
@@ -44,7 +45,10 @@ class Child:
     def start(self, now: float) -> None:
         """Starts the process in a process group of its own, so that Ctrl-C passes it by."""
         self.process = subprocess.Popen(
-            list(self.command), stdin=subprocess.DEVNULL, process_group=0, env=self._environment
+            list(self.command),
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            env=child_environment(os.environ),
         )
         self.started_at = now
         _LOG.debug("%s started as process %d", self.name, self.process.pid)

@@ -23,7 +23,7 @@ NUM_TOKENS = 64
 
 @pytest.fixture(scope="module")
 def replica() -> Iterator[Replica]:
-    with running_replica(DEFAULT_MODEL) as started:
+    with running_replica(DEFAULT_MODEL, flags=["--dtype", "float32"]) as started:
         yield started
 
 

@@ -57,7 +57,7 @@ def _token_ids(messages: list[dict[str, object]]) -> list[int]:
     found: list[int] = []
     for message in messages:
         for delta in message["chunk"].get("outputs", ()):  # type: ignore[attr-defined]
-            found += delta.get("tokenIds", ())
+            found += delta.get("tokenIds") or delta.get("token_ids") or ()  # buf, grpcurl
     return found
 
 
@@ -89,6 +89,6 @@ def test_buf_curl_streams_over_reflection_v1(replica: Replica) -> None:
 def test_grpcurl_reads_the_admin_service(replica: Replica) -> None:
     said = _run("grpcurl", "-plaintext", replica.addresses.admin, "octavo.v1.AdminService/GetState")
     state = json.loads(said)
-    assert state["isReady"] is True
+    assert state["is_ready"] is True
     roles = {process["role"] for process in state["processes"]}
     assert roles == {"supervisor", "core", "frontend", "worker"}
