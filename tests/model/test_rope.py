@@ -31,6 +31,8 @@ KINDS: list[tuple[dict[str, object], RopeSpec]] = [
     (LLAMA3, Llama3Rope(5e5, 32.0, 1.0, 4.0, 8192)),
     (YARN, YarnRope(5e5, 4.0, 32768, 32.0, 1.0, True, 1.0)),
     ({**YARN, "truncate": False}, YarnRope(5e5, 4.0, 32768, 32.0, 1.0, False, 1.0)),
+    # so slow a bound lies beyond the last pair of features
+    ({**YARN, "beta_slow": 1e-3}, YarnRope(5e5, 4.0, 32768, 32.0, 1e-3, True, 1.0)),
     (
         {**YARN, "beta_fast": 16.0, "beta_slow": 2.0},
         YarnRope(5e5, 4.0, 32768, 16.0, 2.0, True, 1.0),

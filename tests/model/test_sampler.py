@@ -202,6 +202,10 @@ def test_top_p_takes_the_lowest_of_equal_ids() -> None:
     assert kept(logits, Wish(top_p=0.0))[0].nonzero().flatten().tolist() == [0]
 
 
+def test_top_p_that_is_met_exactly_takes_no_more() -> None:
+    assert int(kept(torch.zeros(1, 4), Wish(top_p=0.5)).sum()) == 2
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1e-12, 1e-30, 1e-6])
 def test_tiny_temperatures_are_greedy(temperature: float) -> None:
     # scenarios SMP-01, SMP-02
