@@ -27,6 +27,7 @@ _POLL_S = 0.05
 _SPAWN_LIMIT_S = 30.0
 _STOP_LIMIT_S = 10.0
 _NUM_LOG_LINES = 15
+_USED_WRONGLY = 2
 
 
 class LocalService:
@@ -39,7 +40,7 @@ class LocalService:
     def __init__(self, flags: Sequence[str], *, command: Sequence[str] = SERVICE_COMMAND) -> None:
         self._command = [*command, *flags]
         self._folder: PrivateFolder | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._spawning: Future[subprocess.Popen[bytes]] | None = None
         self._is_stopped = threading.Event()
 
     @property
@@ -55,7 +56,7 @@ class LocalService:
         """
         self._folder = make_private_folder()
         try:
-            self._process = self._spawned()
+            self._spawn()
             self._wait_until_serving(limit_s, on_progress)
         except BaseException:
             self.stop()
@@ -63,14 +64,18 @@ class LocalService:
 
     def is_running(self) -> bool:
         """Whether the process lives."""
-        return self._process is not None and self._process.poll() is None
+        process = self._process()
+        return process is not None and process.poll() is None
 
     def failure(self, message: str) -> LocalServiceFailed:
         """An error about this service, with how it ended and its last log lines."""
-        exit_code = self._process.poll() if self._process is not None else None
-        return LocalServiceFailed(message, exit_code=exit_code, log_lines=self.last_log_lines())
+        exit_code = self._exit_code()
+        # with wrong settings it says one thing, after a page of usage
+        count = 1 if exit_code == _USED_WRONGLY else _NUM_LOG_LINES
+        log_lines = self.last_log_lines(count)
+        return LocalServiceFailed(message, exit_code=exit_code, log_lines=log_lines)
 
-    def last_log_lines(self, count: int = _NUM_LOG_LINES) -> list[str]:
+    def last_log_lines(self, count: int) -> list[str]:
         """The newest lines that the service wrote."""
         try:
             text = self._path("service.log").read_text(encoding="utf-8", errors="replace")
@@ -81,8 +86,9 @@ class LocalService:
     def stop(self) -> None:
         """Ends the service, by force if it does not end when asked. Repeating it is harmless."""
         try:
-            if self._process is not None:
-                self._end(self._process)
+            process = self._process()  # also one whose start was interrupted
+            if process is not None:
+                self._end(process)
         finally:
             self._is_stopped.set()
             folder, self._folder = self._folder, None
@@ -118,24 +124,37 @@ class LocalService:
             probe.close()
 
     def _status(self) -> str:
-        code = self._process.poll() if self._process is not None else None
+        code = self._exit_code()
         return f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
 
-    def _spawned(self) -> subprocess.Popen[bytes]:
-        started: Future[subprocess.Popen[bytes]] = Future()
+    def _exit_code(self) -> int | None:
+        process = self._process()
+        return process.poll() if process is not None else None
+
+    def _process(self) -> subprocess.Popen[bytes] | None:
+        """The child; None when there never was one."""
+        if self._spawning is None:
+            return None
+        try:
+            return self._spawning.result(_SPAWN_LIMIT_S)
+        except OSError:
+            return None
+
+    def _spawn(self) -> None:
+        self._spawning = Future()
         threading.Thread(
-            target=self._keep, args=(started,), name="octavo-local-service", daemon=True
+            target=self._keep, args=(self._spawning,), name="octavo-local-service", daemon=True
         ).start()
         try:
-            return started.result(_SPAWN_LIMIT_S)
+            self._spawning.result(_SPAWN_LIMIT_S)
         except OSError as error:
             raise LocalServiceFailed(f"cannot start {self._command[0]}: {error}") from error
 
-    def _keep(self, started: Future[subprocess.Popen[bytes]]) -> None:
+    def _keep(self, spawning: Future[subprocess.Popen[bytes]]) -> None:
         try:
-            started.set_result(self._popen())
+            spawning.set_result(self._popen())
         except Exception as error:  # noqa: BLE001 - raised again where it is waited for
-            started.set_exception(error)
+            spawning.set_exception(error)
             return
         self._is_stopped.wait()
 

@@ -70,10 +70,10 @@ def print_answer(stream: Stream, *, watch: Stopwatch) -> Generation:
     return generation
 
 
-def print_facts(generation: Generation, *, watch: Stopwatch) -> None:
-    """Writes speed, seed, how it ended, and the service's warnings to stderr."""
+def print_facts(generation: Generation, *, watch: Stopwatch, is_greedy: bool = False) -> None:
+    """Writes speed, seed (without effect if greedy), end and the service's warnings to stderr."""
     parts = [watch.text()]
-    if generation.seed is not None:
+    if generation.seed is not None and not is_greedy:
         parts.append(f"seed {generation.seed}")
     if generation.finish_reason in _ENDS:
         parts.append(_ENDS[generation.finish_reason])

@@ -77,7 +77,7 @@ def _answer(service: LocalService, arguments: argparse.Namespace) -> None:
         stream = client.stream(
             messages=arguments.prompt, temperature=0.0, max_tokens=arguments.max_tokens
         )
-        print_facts(print_answer(stream, watch=watch), watch=watch)
+        print_facts(print_answer(stream, watch=watch), watch=watch, is_greedy=True)
 
 
 @contextmanager

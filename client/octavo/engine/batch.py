@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +12,7 @@ from typing import Protocol
 from octavo.engine.meter import Meter
 from octavo.results import Generation
 
-_REDRAW_EVERY_S = 0.2
+_REDRAW_EVERY_S = 0.5
 
 
 class Bar(Protocol):
@@ -19,6 +20,9 @@ class Bar(Protocol):
 
     def update(self, n: float = 1) -> bool | None:
         """Moves it by n."""
+
+    def refresh(self) -> None:
+        """Draws it again."""
 
     def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:  # noqa: FBT001, FBT002
         """Sets the text behind it."""
@@ -36,13 +40,19 @@ def wait_for_all(
                 done, waiting = wait(waiting, _REDRAW_EVERY_S, return_when=FIRST_EXCEPTION)
                 for future in sorted(done, key=place.__getitem__):
                     _raise_if_failed(future, place[future])
-                if bar is not None:
-                    bar.update(len(done))
-                    bar.set_postfix_str(meter.text())
+                _move(bar, len(done), meter)
     finally:
         for future in futures:
             future.cancel()
     return [future.result() for future in futures]
+
+
+def _move(bar: Bar | None, num_done: int, meter: Meter) -> None:
+    if bar is None:
+        return
+    bar.set_postfix_str(meter.text(), refresh=False)
+    if not bar.update(num_done) and sys.stderr.isatty():
+        bar.refresh()  # the rates changed
 
 
 def _raise_if_failed(future: Future[Generation], index: int) -> None:

@@ -1,0 +1,54 @@
+"""What the command draws: speeds and progress, with a clock that the test moves."""
+
+import io
+
+from octavo.cli.answer import Stopwatch
+from octavo.progress_display import PlainDisplay
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_rate_counts_tokens_after_the_first_chunk() -> None:
+    clock = Clock()
+    watch = Stopwatch(clock=clock)
+    for moment, num_tokens in ((0.5, 2), (0.6, 0), (1.0, 3), (1.5, 5)):
+        clock.now = moment
+        watch.note(num_tokens)
+    clock.now = 9.0
+    assert watch.text() == "first token after 0.50 s, 8.0 tokens/s, 10 tokens"
+
+
+def test_one_chunk_has_no_rate() -> None:
+    watch = Stopwatch(clock=Clock())
+    assert watch.text() == "no token came"
+    watch.note(1)
+    assert watch.text() == "first token after 0.00 s, 1 token"
+
+
+def test_plain_progress_is_a_line_now_and_then() -> None:
+    clock, stream = Clock(), io.StringIO()
+    display = PlainDisplay(stream, clock=clock)
+    for second in range(12):
+        clock.now = float(second)
+        display.bytes_done("Downloading", second * 10_000_000, 110_000_000)
+    display.bytes_done("Downloading", 110_000_000, 110_000_000)
+    display.line("Starting", "")
+    display.line("Starting", "too soon")
+    clock.now += 5
+    display.line("Starting", "loading")
+    assert stream.getvalue().splitlines() == [
+        "Downloading: 0 of 110 MB",
+        "Downloading: 50 of 110 MB",
+        "Downloading: 100 of 110 MB",
+        "Downloading: 110 of 110 MB",
+        "Starting ...",
+        "Starting: loading",
+    ]
