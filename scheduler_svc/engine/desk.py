@@ -32,7 +32,7 @@ class Desk:
         readings: CoreReadings,
     ) -> None:
         self._core = core
-        self._link = link
+        self.link = link
         self._intake = intake
         self._delivery = delivery
         self._holding = holding
@@ -43,18 +43,18 @@ class Desk:
     @property
     def has_unsent(self) -> bool:
         """Whether something waits for a frontend's socket."""
-        return self._delivery.is_behind or any(c.has_unsent for c in self._link)
+        return self._delivery.is_behind or any(c.has_unsent for c in self.link)
 
     def receive(self, identity: bytes, payload: bytes, at: Instant) -> None:
         """Takes one message."""
-        newcomer = self._link.receive(identity, payload, at.patient)
+        newcomer = self.link.receive(identity, payload, at.patient)
         if newcomer is not None:
             self._holding.note_hello(newcomer.name, at.now)
             newcomer.post(engine.CoreToFrontend(status=self._status))
 
     def settle(self, at: Instant) -> None:
         """Acts on the messages taken, in order, and on time that passed."""
-        for event in self._link.take_events():
+        for event in self.link.take_events():
             if isinstance(event, OwnerGone):
                 self._holding.forget_owner(event.owner)
                 self._delivery.forget_owner(event.owner)
@@ -78,7 +78,7 @@ class Desk:
         if at.now < self._retried_at + RETRY_INTERVAL_S or not self.has_unsent:
             return
         self._retried_at = at.now
-        for connection in self._link:
+        for connection in self.link:
             connection.flush()
         self._delivery.retry()
 
@@ -89,9 +89,9 @@ class Desk:
     def tell_status(self, status: engine.CoreStatus) -> None:
         """Sends the status to all frontends: a change, or the life sign."""
         self._status = status
-        for connection in self._link:
+        for connection in self.link:
             connection.offer(engine.CoreToFrontend(status=status))
 
     def tick(self, at: Instant) -> None:
         """Notes who was not heard; due every half second."""
-        self._link.tick(at.patient)
+        self.link.tick(at.patient)

@@ -71,7 +71,7 @@ class Holding:
         self._for_name.append(held)
 
     def take_for_workers(self) -> list[Held]:
-        """All Submits that waited for workers: they are there now, or never will be."""
+        """All Submits that waited for workers: they came, or nothing new is taken."""
         taken, self._for_workers = self._for_workers, []
         return taken
 

@@ -92,13 +92,11 @@ class Intake:
         for held in self._holding.take_for_workers() if draining or no_workers else []:
             self._receive_held(held, now)
 
-    def workers_came(self, now: float) -> None:
-        """An epoch began: what waited for the first one goes on."""
-        for held in self._holding.take_for_workers():
-            self._receive_held(held, now)
-
     def expire(self, now: float) -> None:
-        """Answers what was held for as long as it may be."""
+        """Answers what was held and need not wait any longer."""
+        if self._core.max_sequence_tokens:
+            for held in self._holding.take_for_workers():
+                self._receive_held(held, now)
         for held in self._holding.take_overdue(now):
             self._reject(held.connection, held.message.submit.number, NoWorkers())
         for held in self._holding.take_unknown(now):

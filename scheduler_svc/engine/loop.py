@@ -76,7 +76,7 @@ class Loop:
         patience_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._parts = parts
+        self.parts = parts
         self._sockets = sockets
         self._core_incarnation = core_incarnation
         self._patience_s = patience_s
@@ -106,7 +106,7 @@ class Loop:
 
     def turn(self) -> None:
         """Waits until something is due or comes, and does it."""
-        parts = self._parts
+        parts = self.parts
         if self.poller.poll(self._wait_ms(self._look())):
             parts.steps.note_change()
         at = self._look()
@@ -131,7 +131,7 @@ class Loop:
 
     def snapshot(self) -> control.Snapshot:
         """What the supervisor is told once a second."""
-        at, parts = self._look(), self._parts
+        at, parts = self._look(), self.parts
         readings = parts.readings.render(
             parts.core.counts(),
             num_steps=parts.core.num_steps_done,
@@ -170,18 +170,18 @@ class Loop:
 
     def _receive_group(self, at: Instant) -> None:
         for identity, payload in _messages(self._sockets.workers):
-            state = self._parts.group.receive(identity, payload)
+            state = self.parts.group.receive(identity, payload)
             if state is not None:
-                self._parts.workers.note_group(state, at.patient)
+                self.parts.workers.note_group(state, at.patient)
                 if self._control is not None:
                     self._control.send_group_state(state)
 
     def _expire(self, at: Instant) -> None:
-        core = self._parts.core
+        core = self.parts.core
         expiry = core.next_expiry()
         if expiry is not None and at.now >= expiry:
             core.expire(at.now)
-            self._parts.steps.note_change()
+            self.parts.steps.note_change()
         if self._drain_ends_at is not None and at.now >= self._drain_ends_at and core.has_work:
             _LOG.warning("the drain's limit is met: what still runs is ended")
             core.end_all(EndReason.DRAINED, at.now)
@@ -190,14 +190,14 @@ class Loop:
         is_due = at.patient >= self._beat_due_at
         if is_due:
             self._beat_due_at = at.patient + BEAT_INTERVAL_S
-            self._parts.workers.tick(at.patient)
-            self._parts.group.tick(self._parts.workers.kill_orders)
-            self._parts.desk.tick(at)
-            self._parts.desk.tell(self._parts.steps.settle(at))
+            self.parts.workers.tick(at.patient)
+            self.parts.group.tick(self.parts.workers.kill_orders)
+            self.parts.desk.tick(at)
+            self.parts.desk.tell(self.parts.steps.settle(at))
         self._tell_condition(at, is_beat=is_due)
 
     def _tell_condition(self, at: Instant, *, is_beat: bool) -> None:
-        parts = self._parts
+        parts = self.parts
         condition = self._condition(at)
         if condition == self._told and not is_beat:
             return
@@ -215,7 +215,7 @@ class Loop:
         parts.desk.tell_status(status)
 
     def _condition(self, at: Instant) -> Condition:
-        parts = self._parts
+        parts = self.parts
         late_at = parts.steps.late_at()
         return judge(
             Facts(
@@ -234,7 +234,7 @@ class Loop:
 
     def _wait_ms(self, at: Instant) -> int:
         assert self._control is not None, "connect comes first"
-        parts = self._parts
+        parts = self.parts
         patient_times = (self._beat_due_at, parts.steps.deadline())
         times = (
             parts.core.next_expiry(),

@@ -1,6 +1,7 @@
 """The real loop in a thread, over sockets in a temporary folder."""
 
 import secrets
+import socket
 import threading
 from pathlib import Path
 
@@ -22,6 +23,8 @@ class RunningEngine:
         self._is_stopped = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.loop = build_loop(self._config, self.endpoints, context=self._context)
+        self._woken, self._wakes = socket.socketpair()
+        self.loop.poller.register(self._woken, zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> "RunningEngine":
@@ -34,9 +37,12 @@ class RunningEngine:
         if self._is_stopped.is_set():
             return
         self._is_stopped.set()
+        self._wakes.send(b"!")
         self._thread.join(timeout=10)
         assert not self._thread.is_alive()
         self.loop.close()
+        self._woken.close()
+        self._wakes.close()
         self._context.term()
 
     @property
@@ -57,8 +63,8 @@ class ScriptedSupervisor:
     ) -> None:
         self.control = context.socket(zmq.ROUTER)
         self.workers = context.socket(zmq.DEALER)
-        for socket in (self.control, self.workers):
-            socket.setsockopt(zmq.LINGER, 0)
+        self.control.setsockopt(zmq.LINGER, 0)
+        self.workers.setsockopt(zmq.LINGER, 0)
         self.control.bind(endpoints.control)
         self.workers.setsockopt(zmq.IDENTITY, b"w" + secrets.token_bytes(8))
         self.workers.connect(endpoints.workers)
@@ -81,7 +87,10 @@ class ScriptedSupervisor:
         self.control.send_multipart([self.core_identity, message.SerializeToString()])
 
     def pump(self) -> None:
-        """Reads what is there."""
+        """Reads what is there, and shows both that their supervisor lives."""
+        if self.core_identity:
+            self.order(control.ControlMessage(ping=control.Ping(number=1)))
+        self.tell_state()
         while self.control.poll(0):
             self.core_identity, payload = self.control.recv_multipart()
             message = control.ChildMessage.FromString(payload)
@@ -96,6 +105,11 @@ class ScriptedSupervisor:
                 self.kill_orders.append(order.kill_group.group_incarnation)
             elif order.WhichOneof("kind") == "ping":
                 self.num_worker_pings += 1
+
+    def knows_core(self) -> bool:
+        """Whether the core has said Hello."""
+        self.pump()
+        return bool(self.core_identity)
 
     def close(self) -> None:
         """Vanishes."""

@@ -12,7 +12,7 @@ import zmq
 
 from octavo.internal.v1 import engine_pb2 as engine
 
-LIMIT_S = 20.0
+LIMIT_S = 10.0
 
 
 @dataclass
@@ -123,6 +123,10 @@ class ScriptedFrontend:
             stop_string=stop_string,
         )
         self.send(engine.FrontendToCore(finish=finish))
+
+    def resume_at(self, number: int, tokens: list[int]) -> None:
+        """The output's tokens so far came over an earlier connection."""
+        self.outputs[number, 0] = Output(list(tokens))
 
     def tokens(self, number: int, output_index: int = 0) -> list[int]:
         """Tokens of an output so far."""

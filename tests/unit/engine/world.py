@@ -36,12 +36,12 @@ class World:
         rank.start()
         return rank
 
-    def frontend(self, name: str = "frontend-0") -> ScriptedFrontend:
+    def frontend(self, name: str = "frontend-0", *, receive_limit: int = 1000) -> ScriptedFrontend:
         """A frontend that has said Hello."""
         endpoint = f"ipc://{self.run_dir}/engine.sock"
         frontend = ScriptedFrontend(self.context, endpoint, name)
         self._frontends.append(frontend)
-        frontend.hello()
+        frontend.hello(receive_limit=receive_limit)
         return frontend
 
     def supervisor(self, engine: RunningEngine, *, group: int = 1) -> ScriptedSupervisor:
