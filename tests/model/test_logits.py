@@ -80,7 +80,7 @@ def test_rows_of_one_step_do_not_touch_each_other(rig: Rig, reference: torch.nn.
     expected = [oracle_logits(reference, tokens) for tokens in sequences]
     done = [0] * len(sequences)
     while any(at < len(tokens) for at, tokens in zip(done, sequences, strict=True)):
-        rows = []
+        rows: list[Row] = []
         for slot in random.permutation(len(sequences)).tolist():
             size = int(random.choice([0, 1, 1, 1, 2, 5, 16, 30]))
             part = sequences[slot][done[slot] : done[slot] + size]
