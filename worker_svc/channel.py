@@ -5,6 +5,7 @@ the conversation breaks, from either side, the core is told (Hello) before `Epoc
 """
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -54,6 +55,8 @@ class PlanReceived:
     """The next step's plan, its number checked."""
 
     plan: step_pb2.StepPlan
+    received_ns: int
+    """When it was taken from the socket, on `time.monotonic_ns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class RankChannel:
             return self._reconnect(self._broken)
         payload = self._dealer.receive(timeout_s)
         if payload is not None:
-            return self._interpret(payload)
+            return self._interpret(payload, time.monotonic_ns())
         if self._dealer.is_silent():
             return self._reconnect("no sign of life from the core")
         return None
@@ -165,7 +168,7 @@ class RankChannel:
         self.leave(reason)
         return EpochLeft(reason)
 
-    def _interpret(self, payload: bytes) -> Event | None:
+    def _interpret(self, payload: bytes, received_ns: int) -> Event | None:
         try:
             message = step_pb2.CoreToRank.FromString(payload)
         except DecodeError:
@@ -173,7 +176,7 @@ class RankChannel:
         event: Event | None = None
         match message.WhichOneof("kind"):
             case "plan":
-                event = self._on_plan(message.plan)
+                event = self._on_plan(message.plan, received_ns)
             case "late_inputs" if _id_of(message.late_inputs.epoch) == self._epoch:
                 event = MasksReceived(message.late_inputs.step, message.late_inputs.masks)
             case "beat":
@@ -187,13 +190,13 @@ class RankChannel:
                 event = ShutDown(message.shutdown.reason)
         return event
 
-    def _on_plan(self, plan: step_pb2.StepPlan) -> Event | None:
+    def _on_plan(self, plan: step_pb2.StepPlan, received_ns: int) -> Event | None:
         if _id_of(plan.epoch) != self._epoch:
             return None
         if plan.step != self._next_step:
             return self._fault(f"gap: expected step {self._next_step}, got {plan.step}")
         self._next_step += 1
-        return PlanReceived(plan)
+        return PlanReceived(plan, received_ns)
 
     def _on_welcome(self, welcome: step_pb2.Welcome) -> Event | None:
         if welcome.group_incarnation != self.introduction.group_incarnation:

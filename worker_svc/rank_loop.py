@@ -99,7 +99,8 @@ class RankLoop:
     def _take_inputs(self, event: PlanReceived | MasksReceived) -> None:
         assert self._prepared is not None, "inputs come only after a Welcome"
         if isinstance(event, PlanReceived):
-            self._prepared.queue.add(self._prepared.batch.apply(event.plan))
+            planned = self._prepared.batch.apply(event.plan)
+            self._prepared.queue.add(planned, received_ns=event.received_ns)
         else:
             self._prepared.queue.add_masks(event.step, event.masks)
 

@@ -4,9 +4,7 @@ A step that lacks its masks holds back those behind it. Which steps are launched
 order of messages alone, so all ranks of a group launch the same.
 """
 
-import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,18 +42,11 @@ class _Flying:
 class StepQueue:
     """The steps of one rank. Rank 0 answers them."""
 
-    def __init__(
-        self,
-        *,
-        runner: StepRunner,
-        channel: RankChannel,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
+    def __init__(self, *, runner: StepRunner, channel: RankChannel) -> None:
         self.max_in_flight = 1
         self.last_launched = 0
         self._runner = runner
         self._channel = channel
-        self._clock_ns = clock_ns
         self._waiting: deque[_Waiting] = deque()
         self._flying: deque[_Flying] = deque()
 
@@ -64,10 +55,10 @@ class StepQueue:
         """Whether a launched step has not been answered."""
         return bool(self._flying)
 
-    def add(self, planned: PlannedStep) -> None:
+    def add(self, planned: PlannedStep, *, received_ns: int) -> None:
         """Takes the next step."""
         step = None if planned.awaits_mask_rows.size else planned.step
-        self._waiting.append(_Waiting(planned, self._clock_ns(), step))
+        self._waiting.append(_Waiting(planned, received_ns, step))
 
     def add_masks(self, number: int, masks: bytes) -> None:
         """Completes a step; raises ProtocolFault when it waits for no such masks."""

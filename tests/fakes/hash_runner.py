@@ -40,6 +40,7 @@ class HashRunner:
         self._faults = faults or Faults()
         self._tokens = np.full((num_blocks, block_size), _NOTHING, np.int32)
         self._positions = np.full((num_blocks, block_size), _NOTHING, np.int32)
+        self._in_order = np.arange(num_blocks * block_size, dtype=np.int32)
         self._last_tokens = np.zeros(num_slots, np.int32)
 
     def forget(self) -> None:
@@ -49,36 +50,33 @@ class HashRunner:
         self._last_tokens[:] = 0
 
     def execute(self, step: BatchStep) -> SampledRows:
-        """Writes the step's tokens, then samples, row by row in the plan's order."""
+        """Writes the tokens of all rows, then samples."""
         if self._faults.step_s:
             time.sleep(self._faults.step_s)
         self._faults.before_step()
-        first_tokens = np.cumsum(step.num_tokens) - step.num_tokens
+        self._write(step)
+        rules = self._rules(step)
         masks = {} if step.masks is None else _by_row(step.masks)
-        tokens: list[int] = []
-        failed: list[bool] = []
-        for row in range(step.slots.size):
-            first = int(first_tokens[row])
-            brought = step.token_ids[first : first + int(step.num_tokens[row])]
-            self._write(step, row, brought)
-            if step.samples[row]:
-                token = self._sample(step, row, masks.get(row))
-                tokens.append(token or 0)
-                failed.append(token is None)
-                self._last_tokens[step.slots[row]] = token or 0
-        return SampledRows(tokens=np.array(tokens, np.int32), failed=np.array(failed, np.bool_))
+        rows = np.flatnonzero(step.samples).tolist()
+        chosen = [self._sample(step, row, rules[row], masks.get(row)) for row in rows]
+        tokens = np.array([token or 0 for token in chosen], np.int32)
+        self._last_tokens[step.slots[rows]] = tokens
+        return SampledRows(tokens, np.array([token is None for token in chosen], np.bool_))
 
-    def _write(self, step: BatchStep, row: int, brought: Int32s) -> None:
-        tokens = self._last_tokens[step.slots[row : row + 1]] if step.is_decode[row] else brought
-        start = int(step.start_positions[row])
-        positions = np.arange(start, start + tokens.size, dtype=np.int32)
-        blocks = step.block_table[row, positions // self._block_size]
-        self._tokens[blocks, positions % self._block_size] = tokens
-        self._positions[blocks, positions % self._block_size] = positions
+    def _write(self, step: BatchStep) -> None:
+        rows = np.repeat(np.arange(step.slots.size), step.num_tokens)
+        first_tokens = np.cumsum(step.num_tokens) - step.num_tokens
+        positions = np.arange(rows.size) - first_tokens[rows] + step.start_positions[rows]
+        is_decode = step.is_decode[rows]
+        tokens = np.where(is_decode, self._last_tokens[step.slots[rows]], step.token_ids)
+        places = step.block_table[rows, positions // self._block_size], positions % self._block_size
+        self._tokens[places] = tokens
+        self._positions[places] = positions
 
-    def _sample(self, step: BatchStep, row: int, words: Int32s | None) -> int | None:
+    def _sample(
+        self, step: BatchStep, row: int, rule: HashRule, words: Int32s | None
+    ) -> int | None:
         end = int(step.start_positions[row] + step.num_tokens[row])
-        rule = self._rule(step, row)
         digest = digest_of(self._history(step, row, end), rule=rule)
         if self._faults.fails(digest):
             return None
@@ -90,7 +88,7 @@ class HashRunner:
         blocks = step.block_table[row, : -(-end // self._block_size)]
         tokens = self._tokens[blocks].ravel()[:end]
         positions = self._positions[blocks].ravel()[:end]
-        wrong = np.flatnonzero(positions != np.arange(end))
+        wrong = np.flatnonzero(positions != self._in_order[:end])
         if wrong.size:
             _LOGGER.error(
                 "slot %d: block table %s holds position %d where %d belongs",
@@ -99,17 +97,26 @@ class HashRunner:
             return np.concatenate((tokens, positions))
         return tokens
 
-    def _rule(self, step: BatchStep, row: int) -> HashRule:
+    def _rules(self, step: BatchStep) -> list[HashRule]:
         columns = step.sampling
-        stop_ids = columns.stop_ids[row]
-        return HashRule(
-            vocab_size=self._vocab_size,
-            seed=int(columns.seed[row]),
-            temperature=float(columns.temperature[row]),
-            stop_token_ids=tuple(stop_ids[stop_ids != NO_STOP_ID].tolist()),
-            min_position=int(columns.min_position[row]),
-            eos_every=self._eos_every,
+        values = zip(
+            columns.seed.tolist(),
+            columns.temperature.tolist(),
+            columns.stop_ids.tolist(),
+            columns.min_position.tolist(),
+            strict=True,
         )
+        return [
+            HashRule(
+                vocab_size=self._vocab_size,
+                seed=seed,
+                temperature=temperature,
+                stop_token_ids=tuple(id_ for id_ in stop_ids if id_ != NO_STOP_ID),
+                min_position=min_position,
+                eos_every=self._eos_every,
+            )
+            for seed, temperature, stop_ids, min_position in values
+        ]
 
 
 def _by_row(masks: TokenMasks) -> dict[int, Int32s]:

@@ -74,11 +74,13 @@ def expected_tokens(
         min_position=min_position,
         eos_every=eos_every,
     )
+    stream: list[int] = []
     history = np.array([*prompt, *[0] * num_tokens], np.int32)
     for position in range(len(prompt), len(history)):
         token = choose_token(digest_of(history[:position], rule=rule), position=position, rule=rule)
         assert token is not None, "every id is a stop id below min_position"
         history[position] = token
+        stream.append(token)
         if token in rule.stop_token_ids:
-            return history[len(prompt) : position + 1].tolist()
-    return history[len(prompt) :].tolist()
+            break
+    return stream

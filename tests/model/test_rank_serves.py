@@ -1,5 +1,7 @@
 """`python -m worker_svc` with tiny checkpoints: what its ranks answer, refuse and offer."""
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -86,6 +88,20 @@ def test_a_new_epoch_serves_the_same_stream(
         again = core.hellos()
         assert again[0].pid == hellos[0].pid
         assert stream(core, core.welcome(again), prompt, num_tokens=6) == before
+
+
+def test_a_group_that_lost_a_rank_meets_again_and_serves_the_same_stream(
+    tmp_path: Path, core: ScriptedCore, checkpoint: Path
+) -> None:
+    prompt = random_tokens(20, seed=2)
+    flags = ["--model", str(checkpoint), *FLAGS, "--tensor-parallel-size", "2"]
+    with running_worker(tmp_path, flags, module="worker_svc"):
+        first = core.hellos(ranks=[0, 1], limit_s=LOAD_LIMIT_S)
+        before = stream(core, core.welcome(first), prompt, num_tokens=4)
+        os.kill(first[1].pid, signal.SIGKILL)
+        second = core.hellos(ranks=[0, 1], limit_s=LOAD_LIMIT_S)
+        assert second[0].group_incarnation != first[0].group_incarnation
+        assert stream(core, core.welcome(second), prompt, num_tokens=4) == before
 
 
 def test_random_weights_need_no_weight_file(tmp_path: Path, core: ScriptedCore) -> None:

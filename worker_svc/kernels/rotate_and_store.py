@@ -78,6 +78,7 @@ def norm_rotate_store(
         half=head_dim // 2,
         padded_half=triton.next_power_of_2(head_dim // 2),
         heads_per_program=_HEADS_PER_PROGRAM,
+        num_warps=2,
     )
     return q
 

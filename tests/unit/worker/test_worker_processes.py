@@ -126,6 +126,16 @@ def test_the_reason_of_a_crash_is_told(tmp_path: Path, core: ScriptedCore) -> No
         assert state.last_death == ("rank 0 ended with status 1: RuntimeError: injected at step 1")
 
 
+def test_an_exception_in_one_rank_alone_ends_the_group(tmp_path: Path, core: ScriptedCore) -> None:
+    flags = [*VOCAB, "--tensor-parallel-size", "2", "--raise-at-step", "2", "--fault-rank", "1"]
+    with running_worker(tmp_path, flags):
+        first = core.hellos(ranks=[0, 1])
+        stream(core, core.welcome(first), num_tokens=2)
+        second = core.hellos(ranks=[0, 1])
+        assert second[0].group_incarnation != first[0].group_incarnation
+        assert core.fatals[0].message == "RuntimeError: injected at step 2"
+
+
 def test_what_no_restart_can_mend_is_told_and_not_tried_again(
     tmp_path: Path, core: ScriptedCore
 ) -> None:
@@ -162,6 +172,14 @@ def test_a_killed_supervisor_leaves_no_rank(tmp_path: Path, core: ScriptedCore) 
         core.hellos(ranks=[0, 1])
         ranks = worker.ranks()
         assert len(ranks) == 2
+        worker.process.kill()
+        wait_until(lambda: all(map(is_gone, ranks)))
+
+
+def test_a_killed_supervisor_leaves_no_rank_that_just_begins(tmp_path: Path) -> None:
+    with running_worker(tmp_path, [*VOCAB, "--tensor-parallel-size", "2"]) as worker:
+        wait_until(lambda: len(worker.ranks()) == 2)
+        ranks = worker.ranks()
         worker.process.kill()
         wait_until(lambda: all(map(is_gone, ranks)))
 
