@@ -1,0 +1,118 @@
+"""Compiles every kernel for Hopper without a device: launchers run, launches stop after compiling.
+
+Run as a program, in a process of its own (`TRITON_INTERPRET` unset): prints one JSON object a
+kernel. Triton brings its own assembler, so what passes here loads on the device.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from worker_svc.kernels.activation import silu_and_mul
+from worker_svc.kernels.kv_store import store_kvcache
+from worker_svc.kernels.norm import add_rms_norm, rms_norm
+from worker_svc.kernels.rotate_and_store import QKNorm, RotaryTable, norm_rotate_store
+from worker_svc.kernels.sampling import (
+    ChosenTokens,
+    RowSampling,
+    best_of_chunks,
+    finish,
+    gathered,
+    shard_best,
+)
+
+
+class Recorder:
+    """Stands for the device: every launch compiles, none runs."""
+
+    def __init__(self) -> None:
+        self.compiled: dict[str, Any] = {}
+
+    def install(self) -> None:
+        target = GPUTarget("cuda", 90, 32)
+        driver.set_active(
+            SimpleNamespace(
+                get_current_target=lambda: target,
+                get_current_device=lambda: 0,
+                get_current_stream=lambda _: 0,
+            )
+        )
+        run = JITFunction.run
+
+        def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+            found = run(kernel, *args, grid=grid, warmup=True, **options)
+            self.compiled[f"{kernel.__name__}#{len(self.compiled)}"] = found
+
+        JITFunction.run = compile_only
+
+
+BF16 = torch.bfloat16
+
+
+def zeros(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+def layer_kernels() -> None:
+    hidden = zeros(4, 1024)
+    rms_norm(hidden, zeros(1024), epsilon=1e-6)
+    add_rms_norm(hidden, hidden, zeros(1024), epsilon=1e-6)
+    add_rms_norm(zeros(4, 4096), zeros(4, 4096), zeros(4096), epsilon=1e-6)
+    silu_and_mul(zeros(4, 6144))
+    keys = zeros(8, 16, 8, 128)
+    places = zeros(4, dtype=torch.int64)
+    store_kvcache(zeros(4, 8, 128), zeros(4, 8, 128), keys=keys, values=keys, slot_mapping=places)
+    norm_rotate_store(
+        zeros(4, 32, 128),
+        norm=QKNorm(zeros(128), zeros(128), 1e-6),
+        table=RotaryTable(zeros(64, 64), zeros(64, 64)),
+        positions=places,
+        keys=keys,
+        values=keys,
+        slot_mapping=places,
+    )
+
+
+def sampling_kernels() -> None:
+    column = zeros(4, dtype=torch.int32)
+    rows = RowSampling(
+        temperature=column.float(),
+        seeds=column.long(),
+        positions=column,
+        min_position=column,
+        stop_ids=zeros(4, 2, dtype=torch.int32),
+    )
+    logits = zeros(4, 151_936)
+    best = best_of_chunks(logits, rows, first_id=0, num_tokenizer_ids=151_669)
+    masked = replace(rows, mask_rows=column, mask_words=zeros(2, 4748, dtype=torch.int32))
+    best_of_chunks(logits, masked, first_id=0, num_tokenizer_ids=151_669)
+    finish(best, ChosenTokens(column, column, column, column))
+    pairs = torch.stack((shard_best(best), shard_best(best)))
+    finish(gathered(pairs), ChosenTokens(column, column, column, column))
+
+
+PARTS: dict[str, Callable[[], None]] = {"layer": layer_kernels, "sampling": sampling_kernels}
+
+
+def main(names: list[str]) -> None:
+    recorder = Recorder()
+    recorder.install()
+    for name in names or PARTS:
+        PARTS[name]()
+    for name, found in recorder.compiled.items():
+        facts = {"shared": found.metadata.shared, "warps": found.metadata.num_warps}
+        line = json.dumps({"kernel": name, "triton": triton.__version__, **facts})
+        sys.stdout.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
