@@ -52,6 +52,11 @@ class EngineConnection:
         """Ends the connection; what was not sent is dropped."""
         self._socket.close()
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether a core is connected that takes messages. False at once when it dies."""
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
+
     def send(self, message: engine.FrontendToCore) -> None:
         """Sends the message now, or as soon as the socket takes it, after all earlier ones."""
         self._unsent.append(message)
@@ -87,7 +92,7 @@ class EngineConnection:
         return message
 
     def _try_send(self, message: engine.FrontendToCore) -> bool:
-        if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
+        if not self.is_writable:
             return False
         message.message_number = self._num_sent + 1
         try:

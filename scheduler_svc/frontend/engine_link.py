@@ -1,8 +1,8 @@
 """Keeps this frontend connected to the core, whichever process that is, and passes messages on.
 
-A DEALER driven by the event loop. A connection is given up when nothing came for 1.5 s or a message
-was lost; a fresh one says Hello, and once the core has answered, the ledger settles what is open.
-Knows nothing of what requests are about.
+A DEALER driven by the event loop. A connection is given up when nothing came for 1.5 s, a message
+was lost or the core is gone; a fresh one says Hello, and once the core has answered, the ledger
+settles what is open. Knows nothing of what requests are about.
 """
 
 from __future__ import annotations
@@ -131,15 +131,24 @@ class EngineLink:
             return
         try:
             self._connection.flush()
-            for _ in range(_MAX_MESSAGES_AT_ONCE):
-                message = self._connection.receive()
-                if message is None:
-                    return
-                self._heard_at = self._patient_clock()
-                self._pass_on(message, self._connection)
+            is_empty = self._receive_some(self._connection)
         except (ConnectionBroken, TokensMissing, ValueError, IndexError) as error:
             self._reconnect(str(error) or type(error).__name__)
-        self._pump_soon()
+            return
+        if not is_empty:
+            self._pump_soon()
+        elif self._is_greeted and not self._connection.is_writable:
+            self._reconnect("the core is gone")
+
+    def _receive_some(self, connection: EngineConnection) -> bool:
+        """Passes messages on; returns whether that were all."""
+        for _ in range(_MAX_MESSAGES_AT_ONCE):
+            message = connection.receive()
+            if message is None:
+                return True
+            self._heard_at = self._patient_clock()
+            self._pass_on(message, connection)
+        return False
 
     # --- messages ---
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import grpc
 import grpc.aio
 from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import FileDescriptor
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 ALPHA_PACKAGE = "grpc.reflection.v1alpha"
@@ -19,8 +21,9 @@ def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> Non
     """Describes the services, and reflection itself, under both names."""
     _register_renamed_file()
     names = (*service_names, f"{PACKAGE}.{_SERVICE}", f"{ALPHA_PACKAGE}.{_SERVICE}")
+    servicer = reflection.aio.ReflectionServicer(names, pool=_MemberFindingPool())
     method = grpc.stream_stream_rpc_method_handler(
-        reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
+        servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
@@ -32,6 +35,27 @@ def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> Non
             for package in (PACKAGE, ALPHA_PACKAGE)
         )
     )
+
+
+class _MemberFindingPool:
+    """The default pool, which also finds the file of a method or field by its full name."""
+
+    def __init__(self) -> None:
+        self._pool = descriptor_pool.Default()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:  # noqa: N802 - the pool's
+        """The file; raises KeyError when there is none."""
+        with contextlib.suppress(KeyError):
+            return self._pool.FindFileContainingSymbol(symbol)
+        with contextlib.suppress(KeyError):
+            return self._pool.FindMethodByName(symbol).containing_service.file
+        message = self._pool.FindFieldByName(symbol).containing_type
+        if message is None:
+            raise KeyError(symbol)
+        return message.file
 
 
 def _register_renamed_file() -> None:

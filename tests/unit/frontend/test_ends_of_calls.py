@@ -15,6 +15,7 @@ import pytest
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.model import ServedModel
+from tests.fakes.byte_tokenizer import END_OF_TEXT_ID
 from tests.unit.frontend.frontend_service import Service, running_service
 from tests.unit.frontend.scripted_core import WAIT_LIMIT_S
 from tests.unit.frontend.stream_reader import Reader, Refusal, generation, refusal_of
@@ -160,8 +161,9 @@ async def test_a_reader_that_stays_away_is_let_go_resumable(
     # shorter than the settings allow, so that the test is short
     async with running_service(model, run_dir, slow_reader_limit=0.3) as service:
         with quiet_log(caplog):
-            reader = await begun(service, generation(keep_for_s=30), timeout_s=30)
-            stretch = service.ids("x" * 4096)
+            wanted = generation(keep_for_s=30, skip_special_tokens=False)
+            reader = await begun(service, wanted, timeout_s=30)
+            stretch = [END_OF_TEXT_ID] * 4096  # much text for a token
             delivering = asyncio.create_task(_deliver_without_end(service, stretch))
             detach = await service.core.expect("detach")
             delivering.cancel()

@@ -1,0 +1,159 @@
+"""An output's deltas: the same text however tokens arrive, and wherever a stream goes on."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.internal.v1 import engine_pb2 as engine
+from octavo.v1 import inference_pb2 as api
+from scheduler_svc.frontend.model import ServedModel
+from scheduler_svc.frontend.output_stream import OutputStream
+from scheduler_svc.frontend.record import OutputRecord
+from scheduler_svc.frontend.request import TextRules
+from scheduler_svc.frontend.text.stops import StopMatcher
+from scheduler_svc.frontend.text.text_stream import TextStream
+from tests.fakes.byte_tokenizer import END_ID, NUM_IDS
+
+# Few letters, so that stop strings are met; bytes of half characters; ids without a text.
+IDS = st.one_of(st.sampled_from([64, 65, 66, 67]), st.integers(0, NUM_IDS + 5))
+STOPS = st.lists(st.text("abcd€", min_size=1, max_size=4), max_size=3)
+REASONS = st.sampled_from(
+    [engine.END_REASON_LENGTH, engine.END_REASON_EOS, engine.END_REASON_CANCELLED]
+)
+
+
+class Joined:
+    """An output as a client joins it."""
+
+    def __init__(self, *, num_received: int = 0) -> None:
+        self.text = ""
+        self.ids: list[int] = []
+        self.finish: api.Finish | None = None
+        self.parts = [(num_received, "")]
+        self._num_received = num_received
+
+    def add(self, delta: api.OutputDelta) -> None:
+        assert self.finish is None
+        assert delta.first_token_index == self._num_received + len(self.ids)
+        self.text += delta.text
+        self.ids += delta.token_ids
+        self.parts.append((delta.first_token_index + len(delta.token_ids), self.text))
+        if delta.HasField("finish"):
+            self.finish = delta.finish
+
+
+def run(
+    model: ServedModel,
+    rules: TextRules,
+    tokens: list[int],
+    reason: engine.EndReason.ValueType,
+    *,
+    splits: list[int],
+    num_received: int = 0,
+) -> Joined:
+    """Lets tokens arrive in pieces, the end behind the last one."""
+    record = OutputRecord()
+    text = TextStream(
+        model.tokenizer.detokenizer([], skip_special_tokens=rules.skip_special_tokens),
+        StopMatcher(rules.stop_strings, include_stop=rules.include_stop),
+        min_tokens=rules.min_tokens,
+        num_delivered_tokens=num_received,
+    )
+    stream = OutputStream(0, record, text, rules, num_delivered=num_received)
+    joined = Joined(num_received=num_received)
+
+    def look() -> None:
+        delta = stream.advance()
+        if delta is not None:
+            joined.add(delta)
+
+    for begin, end in zip([0, *splits], [*splits, len(tokens)], strict=True):
+        record.take(begin, tokens[begin:end])
+        look()
+    record.note_end(
+        engine.OutputEnd(
+            num_tokens=len(tokens),
+            reason=reason,
+            stop_token_id=tokens[-1] if reason == engine.END_REASON_EOS else -1,
+        )
+    )
+    look()
+    assert stream.is_over
+    assert stream.finish is not None
+    assert joined.finish is not None
+    assert stream.finish.num_tokens == joined.finish.num_tokens == num_received + len(joined.ids)
+    return joined
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> tuple[TextRules, list[int], engine.EndReason.ValueType]:
+    tokens = draw(st.lists(IDS.filter(lambda i: i != END_ID), min_size=1, max_size=30))
+    reason = draw(REASONS)
+    if reason == engine.END_REASON_EOS:
+        tokens.append(END_ID)
+    rules = TextRules(
+        stop_strings=tuple(draw(STOPS)),
+        include_stop=draw(st.booleans()),
+        skip_special_tokens=draw(st.booleans()),
+        # an end token is never chosen within these
+        min_tokens=draw(st.integers(0, min(3, len(tokens) - 1))),
+        end_token_ids=frozenset({END_ID}),
+        stream_interval=draw(st.sampled_from([1, 1, 3])),
+    )
+    return rules, tokens, reason
+
+
+@given(output=outputs(), data=st.data())
+def test_text_does_not_depend_on_how_tokens_arrive(
+    model: ServedModel,
+    output: tuple[TextRules, list[int], engine.EndReason.ValueType],
+    data: st.DataObject,
+) -> None:
+    rules, tokens, reason = output
+    points = data.draw(st.lists(st.integers(0, len(tokens)), max_size=8))
+    whole = run(model, rules, tokens, reason, splits=[])
+    pieces = run(model, rules, tokens, reason, splits=sorted(points))
+    single = run(model, rules, tokens, reason, splits=list(range(1, len(tokens))))
+    assert (pieces.text, pieces.ids, pieces.finish) == (whole.text, whole.ids, whole.finish)
+    assert (single.text, single.ids, single.finish) == (whole.text, whole.ids, whole.finish)
+    assert whole.ids == tokens[: len(whole.ids)]
+
+
+@given(output=outputs(), data=st.data())
+def test_a_stream_that_goes_on_makes_the_same_whole(
+    model: ServedModel,
+    output: tuple[TextRules, list[int], engine.EndReason.ValueType],
+    data: st.DataObject,
+) -> None:
+    rules, tokens, reason = output
+    first = run(model, rules, tokens, reason, splits=list(range(1, len(tokens))))
+    num_received, text = data.draw(st.sampled_from(first.parts))
+    points = sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=4)))
+    rest = run(model, rules, tokens, reason, splits=points, num_received=num_received)
+    assert text + rest.text == first.text
+    assert first.ids[:num_received] + rest.ids == first.ids
+    assert rest.finish == first.finish
+
+
+def test_an_end_waits_for_all_tokens_before_it(model: ServedModel) -> None:
+    rules = TextRules(
+        stop_strings=(),
+        include_stop=False,
+        skip_special_tokens=True,
+        min_tokens=0,
+        end_token_ids=frozenset(),
+        stream_interval=1,
+    )
+    record = OutputRecord()
+    text = TextStream(model.tokenizer.detokenizer([]), StopMatcher(()))
+    stream = OutputStream(0, record, text, rules, num_delivered=0)
+    record.note_end(engine.OutputEnd(num_tokens=2, reason=engine.END_REASON_LENGTH))
+    record.take_one(0, 64)
+    first = stream.advance()
+    assert first is not None
+    assert not first.HasField("finish")
+    record.take_one(1, 65)
+    second = stream.advance()
+    assert second is not None
+    assert second.finish.num_tokens == 2
