@@ -22,11 +22,13 @@ from pathlib import Path
 from random import Random
 
 import grpc.aio
-from octavo.spawn import LocalService
 
 from octavo.models.resolve import resolve_model
+from octavo.spawn import LocalService
 from octavo.v1 import inference_pb2 as api
 from octavo.v1.inference_pb2_grpc import InferenceServiceStub
+
+_START_LIMIT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,9 @@ def run_round(target: str, num_clients: int, load: Load, seed: int) -> Measured:
 class Generate:
     """transformers' generate in a process of its own; answers tokens a second."""
 
-    def __init__(self, model: Path, threads: int) -> None:
+    def __init__(self, model: Path, threads: int, dtype: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--generate-server", str(model), str(threads)],
+            [sys.executable, __file__, "--generate-server", str(model), str(threads), dtype],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -132,13 +134,13 @@ class Generate:
         self._process.wait()
 
 
-def serve_generate(model: str, threads: int) -> None:
+def serve_generate(model: str, threads: int, dtype: str) -> None:
     """The other end of `Generate`."""
     import torch  # noqa: PLC0415 - only this process needs it
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(threads)
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
     for line in sys.stdin:
         batch, seed, fields = json.loads(line)
         load = Load(**fields)
@@ -184,6 +186,7 @@ def measure(
     return {
         "load": asdict(load),
         "threads": options.threads,
+        "dtype": options.dtype,
         "service": {str(c): asdict(median_of(done)) for c, done in rounds.items()},
         "generate_tokens_per_s": {
             str(batch): statistics.median(speeds) for batch, speeds in peers.items() if speeds
@@ -221,6 +224,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=int, default=0, help="0: the model's")
     parser.add_argument("--rounds", type=int, default=3, help="medians over this many")
     parser.add_argument("--threads", type=int, default=cores, help="of service and generate")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--no-generate", action="store_true", help="leave transformers out")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     return parser.parse_args()
@@ -229,7 +233,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Runs the benchmark and prints its table."""
     if sys.argv[1:2] == ["--generate-server"]:
-        serve_generate(sys.argv[2], int(sys.argv[3]))
+        serve_generate(sys.argv[2], int(sys.argv[3]), sys.argv[4])
         return
     options = parse()
     if options.target:
@@ -240,11 +244,20 @@ def main() -> None:
             options.vocab_size
             or json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
         )
-        generate = None if options.no_generate else Generate(model, options.threads)
-        with LocalService(str(model), cpu_threads=options.threads) as service:
+        generate = None if options.no_generate else Generate(model, options.threads, options.dtype)
+        service = LocalService(
+            [
+                *("--model", str(model), "--cpu-threads", str(options.threads)),
+                *("--dtype", options.dtype),
+            ]
+        )
+        service.start(limit_s=_START_LIMIT_S)
+        try:
             result = measure(options, service.target, generate)
-        if generate is not None:
-            generate.close()
+        finally:
+            service.stop()
+            if generate is not None:
+                generate.close()
     print(table(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
