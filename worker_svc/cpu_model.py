@@ -2,12 +2,11 @@
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from worker_svc.attention.torch_backend import TorchBackend
-from worker_svc.config import InvalidConfig, WorkerConfig
+from worker_svc.config import WorkerConfig
 from worker_svc.execution.kv_cache import KVLayout
 from worker_svc.execution.runner import ModelRunner
 from worker_svc.execution.sampler import Sampler
@@ -15,9 +14,10 @@ from worker_svc.execution.sampling_plan import VocabularyPart
 from worker_svc.kv_memory import allocate_cache, num_cpu_blocks
 from worker_svc.layers.embedding import rows_per_rank
 from worker_svc.log import ProgressLog
+from worker_svc.model_choice import ChosenModel
 from worker_svc.model_digest import model_digest
-from worker_svc.models.decoder import Decoder
-from worker_svc.models.spec import ModelSpec, parse_model_spec
+from worker_svc.models.decoder import Decoder, check_parallel_size
+from worker_svc.models.spec import ModelSpec
 from worker_svc.parallel.gloo import GlooGroup
 from worker_svc.parallel.group import ParallelGroup, SingleRank
 from worker_svc.rank_model import ModelFacts, RankModel
@@ -87,14 +87,9 @@ class CpuModel:
         )
 
 
-def load_cpu_model(start: RankStart, config: WorkerConfig) -> RankModel:
+def load_cpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) -> RankModel:
     """Loads this rank's part of the model; raises InvalidConfig or ModelError."""
-    _refuse_devices(config)
-    folder = Path(config.model)
-    if not folder.is_dir():
-        raise InvalidConfig(f"--model {config.model}: no such folder")
-    spec = parse_model_spec(folder / "config.json")
-    num_positions = _num_positions(config, spec)
+    spec = chosen.spec
     dtype = choose_dtype(
         config.dtype,
         stored=spec.stored_dtype,
@@ -102,34 +97,18 @@ def load_cpu_model(start: RankStart, config: WorkerConfig) -> RankModel:
         processor_flags=read_processor_flags(),
     )
     size = config.tensor_parallel_size
+    check_parallel_size(spec, size)
     torch.set_num_threads(threads_per_rank(config.cpu_threads, num_ranks=size))
     layout = KVLayout.of_model(
         spec, num_blocks=0, block_size=config.block_size, num_ranks=size, dtype=dtype
     )
-    layout = replace(layout, num_blocks=num_cpu_blocks(config, layout, max_model_len=num_positions))
-    group = _join(start, size)
-    decoder = _load(config, spec, group=group, dtype=dtype, num_positions=num_positions)
-    return CpuModel(
-        config, decoder=decoder, group=group, layout=layout, digest=model_digest(folder)
+    layout = replace(
+        layout, num_blocks=num_cpu_blocks(config, layout, max_model_len=chosen.max_model_len)
     )
-
-
-def _refuse_devices(config: WorkerConfig) -> None:
-    if config.device == "cuda":
-        raise InvalidConfig("--device cuda: this version computes on the CPU only")
-    if config.attention_backend not in {"auto", "torch"}:
-        raise InvalidConfig(
-            f"--attention-backend {config.attention_backend} does not run on a CPU: use torch"
-        )
-
-
-def _num_positions(config: WorkerConfig, spec: ModelSpec) -> int:
-    if config.max_model_len > spec.longest_context:
-        raise InvalidConfig(
-            f"--max-model-len {config.max_model_len} exceeds what the model supports:"
-            f" {spec.longest_context} tokens"
-        )
-    return config.max_model_len or spec.longest_context
+    group = _join(start, size)
+    decoder = _load(config, chosen, group=group, dtype=dtype)
+    digest = model_digest(chosen.folder)
+    return CpuModel(config, decoder=decoder, group=group, layout=layout, digest=digest)
 
 
 def _join(start: RankStart, size: int) -> ParallelGroup:
@@ -141,13 +120,9 @@ def _join(start: RankStart, size: int) -> ParallelGroup:
 
 
 def _load(
-    config: WorkerConfig,
-    spec: ModelSpec,
-    *,
-    group: ParallelGroup,
-    dtype: torch.dtype,
-    num_positions: int,
+    config: WorkerConfig, chosen: ChosenModel, *, group: ParallelGroup, dtype: torch.dtype
 ) -> Decoder:
+    spec, num_positions = chosen.spec, chosen.max_model_len
     _LOGGER.info("%s in %s from %s", spec.architecture, str(dtype).rpartition(".")[2], config.model)
     backend = TorchBackend()
     if config.load_format == "random":
@@ -164,7 +139,7 @@ def _load(
             decoder.pack()
         return decoder
     return load_model(
-        Path(config.model),
+        chosen.folder,
         spec=spec,
         group=group,
         backend=backend,

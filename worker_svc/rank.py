@@ -3,6 +3,7 @@
 import sys
 
 from worker_svc.config import InvalidConfig, WorkerConfig
+from worker_svc.model_choice import choose_model
 from worker_svc.process import die_with_parent
 from worker_svc.rank_model import RankModel
 from worker_svc.rank_process import rank_parser, run_rank
@@ -11,14 +12,15 @@ from worker_svc.rank_start import RankStart
 
 def load_model(start: RankStart, config: WorkerConfig) -> RankModel:
     """Loads the folder's model; raises InvalidConfig or ModelError."""
+    chosen = choose_model(config)
     try:
-        # torch takes seconds to import: only once this process is tied to its parent
+        # torch takes seconds to import: only in a process that is tied to its parent
         from worker_svc.cpu_model import load_cpu_model  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InvalidConfig(
             f"the worker needs the package {error.name}: install octavo[worker]"
         ) from error
-    return load_cpu_model(start, config)
+    return load_cpu_model(start, config, chosen)
 
 
 def main() -> int:
