@@ -80,6 +80,8 @@ def _retry_advice(
 def _message(code: grpc.StatusCode, text: str, details: StatusDetails, target: str) -> str:
     if code is grpc.StatusCode.UNAVAILABLE and not details.reason:
         return f"cannot reach a service at {target}: {text}"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and not details.reason:
+        return f"the timeout passed before the call had ended ({text})"
     return text or code.name
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -140,6 +141,13 @@ def test_a_closed_engine_leaves_no_process_and_says_that_it_is_closed(model: Pat
     assert psutil.Process().children() == []
     with pytest.raises(octavo.ClientClosed):
         engine.generate("a")
+
+
+def test_an_engine_outlives_the_thread_that_made_it(model: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        engine = pool.submit(octavo.Engine, model, show_progress=False).result()
+    with engine:
+        assert engine.generate("a", use_tqdm=False)[0].text == "You said: a"
 
 
 def test_a_forgotten_engine_ends_with_its_program(model: Path) -> None:
