@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from worker_svc.batch import ResidentBatch
-from worker_svc.channel import (
+from worker_svc.channel import RankChannel
+from worker_svc.channel_events import (
     EpochLeft,
     Event,
     MasksReceived,
     PlanReceived,
-    RankChannel,
     ShutDown,
     Welcomed,
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import zmq
 
-from worker_svc.channel import Introduction, RankChannel
+from worker_svc.channel import RankChannel
+from worker_svc.channel_events import Introduction
 from worker_svc.config import InvalidConfig, WorkerConfig, add_flags, config_of
 from worker_svc.dealer import Dealer
 from worker_svc.log import configure_logging

@@ -12,7 +12,8 @@ import numpy as np
 from octavo.internal.v1 import step_pb2
 from worker_svc.batch import PlannedStep, with_masks
 from worker_svc.batch_step import BatchStep, Int32s
-from worker_svc.channel import EpochId, RankChannel
+from worker_svc.channel import RankChannel
+from worker_svc.channel_events import EpochId
 from worker_svc.plan_columns import require
 from worker_svc.step_runner import StepOutcome, StepRunner
 

@@ -18,7 +18,8 @@ from tests.fakes.hash_tokens import expected_tokens
 from tests.fakes.plan_writer import Chunk, PlanWriter, from_int32s, int32s
 from tests.fakes.scripted_core import NothingCame, ScriptedCore
 from worker_svc.batch_step import BatchStep, SampledRows
-from worker_svc.channel import Introduction, RankChannel
+from worker_svc.channel import RankChannel
+from worker_svc.channel_events import Introduction
 from worker_svc.dealer import Dealer
 from worker_svc.rank_loop import RankLoop
 from worker_svc.rank_model import ModelFacts
