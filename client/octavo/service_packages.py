@@ -20,9 +20,10 @@ def require_service_packages(purpose: str, *, has_local_workers: bool) -> None:
     lacking = [extra for extra, packages in missing.items() if packages]
     if lacking:
         names = ", ".join(name for packages in missing.values() for name in packages)
+        extra = lacking[0] if len(lacking) == 1 else "all"
         raise MissingExtra(
-            f"{purpose} runs a service, and this environment lacks {names}:"
-            f" run `pip install 'octavo[{','.join(lacking)}]'`"
+            f"{purpose} starts a service, and this environment lacks {names}:"
+            f" run `pip install 'octavo[{extra}]'`"
         )
 
 
