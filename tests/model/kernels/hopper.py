@@ -18,6 +18,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from worker_svc.kernels.activation import silu_and_mul
+from worker_svc.kernels.decode_attention import DecodeScratch, DecodeTuning, decode_attention
 from worker_svc.kernels.kv_store import store_kvcache
 from worker_svc.kernels.norm import add_rms_norm, rms_norm
 from worker_svc.kernels.rotate_and_store import QKNorm, RotaryTable, norm_rotate_store
@@ -56,6 +57,7 @@ class Recorder:
 
 
 BF16 = torch.bfloat16
+CPU = torch.device("cpu")
 
 
 def zeros(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
@@ -100,7 +102,34 @@ def sampling_kernels() -> None:
     finish(gathered(pairs), ChosenTokens(column, column, column, column))
 
 
-PARTS: dict[str, Callable[[], None]] = {"layer": layer_kernels, "sampling": sampling_kernels}
+def decode_kernels() -> None:
+    for block_size, group, tuning in (
+        (16, 2, DecodeTuning()),
+        (256, 2, DecodeTuning()),
+        (16, 4, DecodeTuning(tile=128, num_stages=2)),
+        (64, 8, DecodeTuning(tile=32, num_warps=2)),
+    ):
+        keys = zeros(4, block_size, 8, 128)
+        scratch = DecodeScratch.allocate(
+            num_rows=4, num_splits=2, num_kv_heads=8, group=group, head_dim=128, device=CPU
+        )
+        decode_attention(
+            zeros(4, 8 * group, 128),
+            keys,
+            keys,
+            block_table=zeros(4, 9, dtype=torch.int32),
+            cache_seqlens=zeros(4, dtype=torch.int32),
+            scratch=scratch,
+            num_splits=2,
+            tuning=tuning,
+        )
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "layer": layer_kernels,
+    "sampling": sampling_kernels,
+    "decode": decode_kernels,
+}
 
 
 def main(names: list[str]) -> None:
