@@ -59,11 +59,10 @@ class Admission:
             self._start_long(draft, passed, left, now)
 
     def start_alone(self, draft: Draft, sequence: Sequence, budget: int, now: float) -> None:
-        """Starts a suspect; the batch is empty."""
-        match = self._match(draft.epoch, sequence)
-        self._lifecycle.start(draft.epoch, sequence, match, now)
-        draft.add_start(sequence)
-        self._give(draft, sequence, budget)
+        """Starts a suspect, if it fits; the batch is empty."""
+        match = self._consider(draft.epoch, sequence, None)
+        if match is not None:
+            self._start(draft, sequence, match, budget, now)
 
     def _start_short(self, draft: Draft, left: int, now: float) -> tuple[int, list[Sequence]]:
         """Starts waiting sequences that end their prompt; returns budget left, who was passed."""

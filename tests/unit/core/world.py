@@ -1,0 +1,432 @@
+"""Random lives of many requests around a core, and what must hold all the time. Asserts, draws nothing.
+
+The model is one function: the next token is a hash of the history. Everything that happens here is
+disturbance, and must not show in any stream. Choices come from a `random.Random`, so a life can be
+played again from its seed, or be drawn and made smaller by hypothesis.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_128_digest
+
+from scheduler_svc.core.block_pool import BlockPool
+from scheduler_svc.core.news import Accepted, Attached
+from scheduler_svc.core.plan import BadResult
+from scheduler_svc.core.refusals import QueueFull, Refused, UnknownRequest
+from scheduler_svc.core.request import EndReason, NewRequest, ResumedOutput, SamplingParams
+from tests.unit.core.replica import Reader, Replica, expected_output, limits, prompt_of
+
+VOCAB_SIZE = 40  # small, so that stop ids are met
+NATURAL_ENDS = {EndReason.EOS, EndReason.STOP_TOKEN, EndReason.LENGTH}
+
+
+def cut_digest(data: bytes) -> bytes:
+    """A hash of three bits: collisions are the rule."""
+    return bytes([xxh3_128_digest(data)[0] & 7])
+
+
+class HidingPool(BlockPool):
+    """A pool that has fewer blocks to hand out whenever it is told so."""
+
+    num_hidden = 0
+
+    @property
+    def num_available(self) -> int:
+        return max(0, super().num_available - self.num_hidden)
+
+
+@dataclass
+class Tracked:
+    """A request, and what any reader of it has seen."""
+
+    new: NewRequest
+    expected: list[list[int]]
+    seen: list[list[int]]
+    owner: int | None
+    number: int
+    ended: dict[int, EndReason] = field(default_factory=dict)  # by output
+    is_disturbed: bool = False  # it may end by another reason than its tokens
+    is_cut: bool = False  # its first output was ended by its owner
+
+
+class World:
+    """A replica, its owners, and everything that befalls them."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        pick = random.choice
+        self.limits = limits(
+            block_size=pick([1, 2, 4]),
+            num_blocks=random.randint(4, 16),
+            max_num_seqs=random.randint(1, 6),
+            max_num_batched_tokens=random.randint(1, 24),
+            max_model_len=random.randint(8, 40),
+            vocab_size=VOCAB_SIZE,
+        )
+        self.policy: dict[str, Any] = {
+            "max_steps_in_flight": pick([1, 2, 2]),
+            "max_prefill_chunk_tokens": pick([0, 0, 1, 3]),
+            "use_prefix_cache": pick([True, True, False]),
+            "max_times_passed": pick([1, 32]),
+            "max_orphan_tokens": pick([1, 5, 100]),
+            "max_queue_requests": pick([2, 1000]),
+            "max_retained_tokens": pick([0, 50, 1_000_000]),
+            "ageing_s": pick([0.05, 30.0]),
+            "digest": pick([xxh3_128_digest, xxh3_128_digest, cut_digest]),
+        }
+        self.tracked: list[Tracked] = []
+        self.number = 0
+        self.owner = 1
+        self.num_hidden = 0
+        self.replica = Replica(self.limits, **self.policy)
+        self.hide_blocks()
+
+    def drive(self, num_transitions: int) -> None:
+        """Lets so many things happen, then everything end."""
+        happenings: list[Callable[[], None]] = []
+        for happening, weight in self.happenings().items():
+            happenings += [happening] * weight
+        for _ in range(num_transitions):
+            self.random.choice(happenings)()
+            self.check()
+        self.come_to_rest()
+
+    def happenings(self) -> dict[Callable[[], None], int]:
+        """What can happen, and how often it does."""
+        return {
+            self.submit: 12,
+            self.issue: 10,
+            self.deliver: 10,
+            self.steps: 12,
+            self.refuse_blocks: 2,
+            self.cancel: 2,
+            self.detach: 1,
+            self.attach: 2,
+            self.resume_elsewhere: 1,
+            self.owner_dies: 1,
+            self.owner_hides: 1,
+            self.stop_string: 2,
+            self.workers_die: 1,
+            self.logits_fail: 1,
+            self.core_dies: 1,
+            self.time_passes: 2,
+            self.wrong_result: 1,
+            self.flush: 1,
+        }
+
+    # --- arrivals ---
+
+    def submit(self) -> None:
+        random, pick = self.random, self.random.choice
+        number = self.next_number()
+        new = self.replica.new(
+            prompt_of(random.randint(1, 24), first=random.randint(0, 2)) % VOCAB_SIZE,
+            owner=self.owner,
+            number=number,
+            request_id=f"request-{number}",
+            tenant=pick(["a", "b"]),
+            num_outputs=pick([1, 1, 1, 2, 3]),
+            max_tokens=pick([None, 1, 3, 9]),
+            eos_token_ids=pick([(), (3,), (3, 5)]),
+            stop_token_ids=pick([(), (11,)]),
+            min_tokens=pick([0, 0, 1]),
+            priority=pick([0, 0, -1, 2]),
+            keep_for_s=pick([0.0, 1.0, 30.0]),
+            reads_cache=pick([True, True, False]),
+            stores_cache=pick([True, True, False]),
+            sampling=SamplingParams(seed=number),
+        )
+        try:
+            answer = self.replica.submit(new)
+        except Refused:
+            return
+        assert isinstance(answer, Accepted)
+        expected = [
+            expected_output(new, VOCAB_SIZE, answer.max_tokens, index)
+            for index in range(new.num_outputs)
+        ]
+        seen: list[list[int]] = [[] for _ in expected]
+        self.tracked.append(Tracked(new, expected, seen, self.owner, number))
+
+    # --- steps ---
+
+    def issue(self) -> None:
+        self.replica.issue()
+
+    def deliver(self) -> None:
+        if self.replica.results:
+            self.replica.deliver()
+
+    def steps(self) -> None:
+        for _ in range(self.random.randint(1, 8)):
+            self.replica.step()
+
+    def refuse_blocks(self) -> None:
+        self.num_hidden = self.random.choice([0, 0, 1, 6])
+        self.hide_blocks()
+
+    def wrong_result(self) -> None:
+        if self.replica.results:
+            right = self.replica.results[0]
+            wrong = self.random.choice(
+                [
+                    replace(right, step=right.step + self.random.choice([-1, 1])),
+                    replace(right, tokens=np.append(right.tokens, np.int32(1))),
+                    replace(right, failed_rows=np.array([10_000], np.int32)),
+                ]
+            )
+            try:
+                self.replica.core.apply(wrong, self.replica.now)
+            except BadResult:
+                return
+            raise AssertionError("a result that answers no step was taken")
+
+    def flush(self) -> None:
+        self.replica.core.flush_prefix_cache()
+
+    def time_passes(self) -> None:
+        self.replica.now += self.random.choice([0.5, 5.0, 40.0])
+        self.replica.core.expire(self.replica.now)
+        self.replica.hear()
+
+    # --- owners ---
+
+    def cancel(self) -> None:
+        tracked = self.anyone()
+        if tracked is not None:
+            tracked.is_disturbed = True
+            name = {"tenant": tracked.new.tenant, "request_id": tracked.new.request_id}
+            self.replica.core.cancel(**name, now=self.replica.now)
+            again = self.replica.core.cancel(**name, now=self.replica.now)
+            assert again.was_finished or not again.is_known
+            self.replica.hear()
+
+    def detach(self) -> None:
+        tracked = self.anyone()
+        if tracked is not None and tracked.owner is not None:
+            tracked.is_disturbed = True
+            self.note_seen()
+            self.replica.core.detach(
+                owner=tracked.owner,
+                number=tracked.number,
+                cancel=self.random.random() < 0.3,
+                now=self.replica.now,
+            )
+            tracked.owner = None
+            self.replica.hear()
+
+    def attach(self) -> None:
+        tracked = self.anyone()
+        if tracked is None:
+            return
+        self.note_seen()
+        number = self.next_number()
+        try:
+            answer = self.replica.core.attach(
+                tenant=tracked.new.tenant,
+                request_id=tracked.new.request_id,
+                owner=self.owner,
+                number=number,
+                deadline=None,
+                now=self.replica.now,
+            )
+        except UnknownRequest:
+            return
+        self.follow(tracked, answer, number)
+
+    def resume_elsewhere(self) -> None:
+        """The same request again, with more tokens than the core may have."""
+        tracked = self.anyone()
+        if tracked is None or tracked.owner is None or tracked.is_cut or tracked.is_disturbed:
+            return
+        self.note_seen()
+        resume = []
+        for index, seen in enumerate(tracked.seen):
+            more = tracked.expected[index][: len(seen) + self.random.randint(0, 3)]
+            is_whole = len(more) == len(tracked.expected[index])
+            ahead = more[:-1] if is_whole and len(more) > len(seen) else more
+            resume.append(ResumedOutput(tokens=np.array(ahead, np.int32)))
+        number = self.next_number()
+        again = replace(tracked.new, owner=self.owner, number=number, resume=tuple(resume))
+        try:
+            answer = self.replica.core.submit(again, self.replica.now)
+        except QueueFull:
+            return
+        if isinstance(answer, Attached):
+            self.follow(tracked, answer, number)
+        else:  # it was forgotten: it runs anew
+            tracked.owner, tracked.number = self.owner, number
+            for index, output in enumerate(resume):
+                self.replica.readers[self.owner, number, index] = Reader(output.tokens.tolist())
+            self.replica.hear()
+
+    def owner_dies(self) -> None:
+        self.note_seen()
+        self.replica.core.lose_owner(self.owner, self.replica.now)
+        self.owner += 1
+        for tracked in self.tracked:
+            tracked.owner = None
+            tracked.is_disturbed = True
+
+    def owner_hides(self) -> None:
+        self.replica.core.owner_unseen(self.owner, self.replica.now)
+        for _ in range(self.random.randint(0, 6)):
+            self.replica.step()
+        self.replica.core.owner_seen(self.owner, self.replica.now)
+
+    def stop_string(self) -> None:
+        tracked = self.anyone()
+        if tracked is None or tracked.owner is None:
+            return
+        reader = self.replica.readers.get((tracked.owner, tracked.number, 0))
+        if reader is None or reader.end is not None:
+            return
+        tracked.is_cut = tracked.is_disturbed = True
+        self.note_seen()
+        kept = self.random.randint(0, len(reader.tokens))
+        self.replica.core.finish_output(
+            owner=tracked.owner,
+            number=tracked.number,
+            output_index=0,
+            num_tokens=kept,
+            reason=EndReason.STOP_STRING,
+            stop_string="stop",
+            now=self.replica.now,
+        )
+        tracked.seen[0] = reader.tokens[:kept]
+        tracked.ended[0] = EndReason.STOP_STRING
+        del self.replica.readers[tracked.owner, tracked.number, 0]
+        self.replica.hear()
+
+    # --- failures ---
+
+    def workers_die(self) -> None:
+        was_fatal = self.random.random() < 0.5
+        for tracked in self.tracked:
+            tracked.is_disturbed |= was_fatal
+        self.replica.restart_epoch(was_fatal=was_fatal)
+        self.hide_blocks()
+
+    def logits_fail(self) -> None:
+        tracked = self.anyone()
+        if tracked is not None:
+            tracked.is_disturbed = True
+            self.replica.worker.failing_seeds.add(tracked.new.sampling.seed)
+
+    def core_dies(self) -> None:
+        """A new core: owners submit again, with what they have received."""
+        self.note_seen()
+        old = self.replica
+        self.replica = Replica(self.limits, **self.policy)
+        self.replica.now = old.now
+        self.replica.num_submitted = old.num_submitted
+        self.replica.worker.failing_seeds = old.worker.failing_seeds
+        self.hide_blocks()
+        for tracked in self.tracked:
+            if tracked.owner is not None:
+                self.submit_again(tracked)
+
+    def submit_again(self, tracked: Tracked) -> None:
+        if len(tracked.ended) == tracked.new.num_outputs:
+            tracked.owner = None
+            return
+        resume = tuple(
+            ResumedOutput(tokens=np.array(seen, np.int32), reason=tracked.ended.get(index))
+            for index, seen in enumerate(tracked.seen)
+        )
+        number = self.next_number()
+        tracked.owner, tracked.number = self.owner, number
+        self.replica.submit(
+            replace(
+                tracked.new, owner=self.owner, number=number, resume=resume, was_accepted=True
+            )
+        )
+        for index in tracked.ended:
+            del self.replica.readers[self.owner, number, index]
+
+    # --- what must hold ---
+
+    def check(self) -> None:
+        self.replica.check()
+        self.note_seen()
+        for tracked in self.tracked:
+            for index, seen in enumerate(tracked.seen):
+                name = tracked.new.request_id
+                assert seen == tracked.expected[index][: len(seen)], f"{name} was disturbed"
+                self.check_end(tracked, index)
+
+    def check_end(self, tracked: Tracked, index: int) -> None:
+        reader = self.reader(tracked, index)
+        if reader is None or reader.end is None:
+            return
+        if reader.end.reason in NATURAL_ENDS:
+            assert reader.tokens == tracked.expected[index], "it ended too early or too late"
+        else:
+            assert tracked.is_disturbed, f"{tracked.new.request_id} ended {reader.end}"
+
+    def note_seen(self) -> None:
+        for tracked in self.tracked:
+            for index in range(tracked.new.num_outputs):
+                reader = self.reader(tracked, index)
+                if reader is not None:
+                    seen = tracked.seen[index]
+                    assert reader.tokens[: len(seen)] == seen, "what was received changed"
+                    tracked.seen[index] = list(reader.tokens)
+                    if reader.end is not None:
+                        tracked.ended[index] = reader.end.reason
+
+    def come_to_rest(self) -> None:
+        """Everything that lives ends, and nothing is left over."""
+        self.num_hidden = 0
+        self.hide_blocks()
+        self.replica.run()
+        self.check()
+        for tracked in self.tracked:
+            for index in range(tracked.new.num_outputs):
+                reader = self.reader(tracked, index)
+                assert reader is None or reader.end is not None, "an output never ended"
+        self.replica.now += 1000.0
+        self.replica.core.expire(self.replica.now)
+        self.replica.hear()
+        self.replica.check_idle()
+        assert self.replica.core.counts().num_requests == 0, "a request is kept for ever"
+        assert self.replica.core.counts().num_retained_tokens == 0
+
+    # --- within ---
+
+    def anyone(self) -> Tracked | None:
+        """Some request, more likely a young one."""
+        if not self.tracked:
+            return None
+        return self.random.choice(self.tracked[-8:])
+
+    def reader(self, tracked: Tracked, index: int) -> Reader | None:
+        if tracked.owner is None:
+            return None
+        return self.replica.readers.get((tracked.owner, tracked.number, index))
+
+    def follow(self, tracked: Tracked, answer: Attached, number: int) -> None:
+        """The request's new owner takes over what there is."""
+        tracked.owner, tracked.number = self.owner, number
+        for index, output in enumerate(answer.outputs):
+            tokens = output.tokens.tolist()
+            assert tokens[: len(tracked.seen[index])] == tracked.seen[index]
+            self.replica.readers[self.owner, number, index] = Reader(tokens, output.end)
+            if output.end is not None:
+                self.replica.finish(output.end)
+        self.replica.hear()
+
+    def next_number(self) -> int:
+        self.number += 1
+        return self.number
+
+    def hide_blocks(self) -> None:
+        epoch = self.replica.core._lifecycle.epoch
+        assert epoch is not None
+        epoch.pool.__class__ = HidingPool  # the same blocks, other readings
+        epoch.pool.num_hidden = self.num_hidden  # type: ignore[attr-defined]  # HidingPool has it
+
