@@ -1,107 +1,18 @@
 """The sampler chooses what its float64 reference chooses, row by row, whatever the batch."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
-from worker_svc.batch_step import BatchStep, SamplingColumns, TokenMasks
-from worker_svc.execution.filters import kept_ids
-from worker_svc.execution.sampler import Choice, Sampler
-from worker_svc.execution.sampling_plan import VocabularyPart, plan_sampling
-from worker_svc.execution.sampling_reference import ReferenceSampling, margin
-from worker_svc.parallel.group import SingleRank
+from tests.model.wishes import Wish, choose, random_logits, tokens_of
+from worker_svc.batch_step import TokenMasks
+from worker_svc.execution.sampling_reference import margin
 
-CPU = torch.device("cpu")
 MARGIN = 1e-4
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What one row asks for, its token at `position`."""
-
-    seed: int = 0
-    position: int = 1
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    min_position: int = 0
-    stop_ids: tuple[int, ...] = ()
-
-    def reference(self) -> ReferenceSampling:
-        early = self.position < self.min_position
-        return ReferenceSampling(
-            seed=self.seed,
-            position=self.position,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            banned=frozenset(self.stop_ids if early else ()),
-        )
-
-
-def step_of(wishes: Sequence[Wish], masks: TokenMasks | None = None) -> BatchStep:
-    count = len(wishes)
-    widest = max(len(wish.stop_ids) for wish in wishes)
-    stop_ids = np.full((count, widest), -1, np.int32)
-    for row, wish in enumerate(wishes):
-        stop_ids[row, : len(wish.stop_ids)] = wish.stop_ids
-    return BatchStep(
-        slots=np.arange(count, dtype=np.int32),
-        num_tokens=np.ones(count, np.int32),
-        start_positions=np.array([wish.position - 1 for wish in wishes], np.int32),
-        is_decode=np.zeros(count, np.bool_),
-        samples=np.ones(count, np.bool_),
-        token_ids=np.zeros(count, np.int32),
-        block_table=np.ones((count, 1), np.int32),
-        sampling=SamplingColumns(
-            temperature=np.array([wish.temperature for wish in wishes], np.float32),
-            top_k=np.array([wish.top_k for wish in wishes], np.int32),
-            top_p=np.array([wish.top_p for wish in wishes], np.float32),
-            min_p=np.array([wish.min_p for wish in wishes], np.float32),
-            seed=np.array([wish.seed for wish in wishes], np.uint64),
-            min_position=np.array([wish.min_position for wish in wishes], np.int32),
-            stop_ids=stop_ids,
-        ),
-        masks=masks,
-    )
-
-
-def choose(
-    logits: torch.Tensor,
-    wishes: Sequence[Wish],
-    *,
-    num_tokenizer_ids: int | None = None,
-    masks: TokenMasks | None = None,
-) -> Choice:
-    num_ids = logits.shape[1]
-    part = VocabularyPart(
-        first_id=0, num_ids=num_ids, num_tokenizer_ids=num_tokenizer_ids or num_ids
-    )
-    plan = plan_sampling(step_of(wishes, masks), part, device=CPU)
-    return Sampler(part=part, group=SingleRank()).sample(logits.clone(), plan)
-
-
-def tokens_of(logits: torch.Tensor, wishes: Sequence[Wish]) -> list[int]:
-    choice = choose(logits, wishes)
-    assert not bool(choice.failed.any())
-    return choice.tokens.tolist()
-
-
-def random_logits(rows: int, num_ids: int, *, seed: int = 0) -> torch.Tensor:
-    return torch.randn(rows, num_ids, generator=torch.Generator().manual_seed(seed)) * 3
 
 
 wishes_strategy = st.builds(
@@ -136,74 +47,6 @@ def test_a_row_chooses_the_same_alone_and_in_a_batch(wishes: list[Wish], seed: i
     together = tokens_of(logits, wishes)
     alone = [tokens_of(logits[i : i + 1], [wish])[0] for i, wish in enumerate(wishes)]
     assert together == alone
-
-
-@given(
-    wish=st.builds(
-        Wish,
-        temperature=st.floats(0.05, 3.0),
-        top_k=st.integers(1, 400),
-        top_p=st.floats(0.01, 0.999),
-        min_p=st.floats(0.0, 0.9),
-    ),
-    seed=st.integers(0, 2**16),
-)
-def test_filters_keep_what_transformers_keeps(wish: Wish, seed: int) -> None:
-    logits = random_logits(1, 300, seed=seed)
-    ours = kept(logits, wish)
-    # an id at the border of a filter may fall on either side: move the border a little both ways
-    fewer, more = (warped(logits, moved(wish, by)) for by in (-1e-5, 1e-5))
-    assert bool((fewer <= ours).all())
-    assert bool((ours <= more).all())
-
-
-def kept(logits: torch.Tensor, wish: Wish) -> torch.Tensor:
-    part = VocabularyPart(0, logits.shape[1], logits.shape[1])
-    plan = plan_sampling(step_of([wish]), part, device=CPU)
-    assert plan.filtered is not None
-    return kept_ids(logits, plan.filtered.noisy.temperature, plan.filtered.filters)
-
-
-def moved(wish: Wish, by: float) -> Wish:
-    return replace(wish, top_p=min(wish.top_p + by, 1.0), min_p=max(wish.min_p - by, 0.0))
-
-
-def warped(logits: torch.Tensor, wish: Wish) -> torch.Tensor:
-    no_ids = torch.zeros(1, 0, dtype=torch.int64)
-    scores = TemperatureLogitsWarper(wish.temperature)(no_ids, logits)
-    scores = TopKLogitsWarper(wish.top_k)(no_ids, scores)
-    scores = TopPLogitsWarper(wish.top_p)(no_ids, scores)
-    kept: torch.Tensor = MinPLogitsWarper(wish.min_p)(no_ids, scores).isfinite()
-    return kept
-
-
-def test_top_p_looks_beyond_its_first_candidates() -> None:
-    # almost flat: the nucleus has thousands of ids, more than are sorted at first
-    logits = random_logits(2, 9000) * 0.01
-    found = kept(logits, Wish(top_p=0.9))
-    expected = warped(logits[:1], Wish(top_p=0.9, top_k=9000)).sum()
-    assert abs(int(found[0].sum()) - int(expected)) <= 2
-    assert int(found[0].sum()) > 7000
-
-
-@pytest.mark.parametrize(
-    ("top_p", "expected"),
-    [(0.6, {2, 3}), (0.0, {3}), (0.39, {3}), (0.41, {2, 3}), (0.95, {0, 1, 2, 3})],
-)
-def test_top_p_keeps_the_token_that_crosses_it(top_p: float, expected: set[int]) -> None:
-    # scenario SMP-05
-    logits = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log()
-    assert set(kept(logits, Wish(top_p=top_p))[0].nonzero().flatten().tolist()) == expected
-
-
-def test_top_p_takes_the_lowest_of_equal_ids() -> None:
-    logits = torch.zeros(1, 10)
-    assert kept(logits, Wish(top_p=0.25))[0].nonzero().flatten().tolist() == [0, 1, 2]
-    assert kept(logits, Wish(top_p=0.0))[0].nonzero().flatten().tolist() == [0]
-
-
-def test_top_p_that_is_met_exactly_takes_no_more() -> None:
-    assert int(kept(torch.zeros(1, 4), Wish(top_p=0.5)).sum()) == 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-12, 1e-30, 1e-6])
