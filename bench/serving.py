@@ -8,6 +8,8 @@ noisy.
     python bench/serving.py --target HOST:PORT   # a running service, without the comparison
 """
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import json
@@ -20,6 +22,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
@@ -27,6 +30,9 @@ from octavo.models.resolve import resolve_model
 from octavo.spawn import LocalService
 from octavo.v1 import inference_pb2 as api
 from octavo.v1.inference_pb2_grpc import InferenceServiceStub
+
+if TYPE_CHECKING:
+    from octavo.v1.inference_pb2_grpc import InferenceServiceAsyncStub
 
 _START_LIMIT_S = 180.0
 
@@ -58,7 +64,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 async def one_stream(
-    stub: InferenceServiceStub, load: Load, draw: Random
+    stub: InferenceServiceAsyncStub, load: Load, draw: Random
 ) -> tuple[float, list[float], int]:
     """Seconds to the first token, seconds between later messages, number of tokens."""
     ids = [draw.randrange(load.vocab_size) for _ in range(load.num_prompt_tokens)]

@@ -1,1 +1,1 @@
-"""The control link between the supervisor and its children. `child.py` is the children's side, `hub.py` the other."""
+"""The control link between the supervisor (`hub.py`) and its children (`child.py`)."""

@@ -78,7 +78,7 @@ class Caller(threading.Thread):
                         self.got.finish = delta.finish
         except grpc.RpcError as error:
             self.num_breaks += 1
-            if error.code() not in RESUMABLE:  # type: ignore[attr-defined]
+            if error.code() not in RESUMABLE:
                 raise AssertionError(str(error)) from error
             threading.Event().wait(0.1)
 
