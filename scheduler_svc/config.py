@@ -100,7 +100,8 @@ class ServiceConfig:
     )
     dtype: str = _option(
         "auto",
-        "type of weights and KV cache; auto: the checkpoint's on a GPU, float32 on a CPU",
+        "type of weights and KV cache; auto: the checkpoint's, but float32 on a CPU that lacks "
+        "bfloat16 instructions",
         group="workers",
         choices=("auto", "float32", "bfloat16", "float16"),
     )

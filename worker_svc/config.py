@@ -44,7 +44,8 @@ class WorkerConfig:
     device: str = _setting("auto", "where tensors live", choices=("auto", "cpu", "cuda"))
     dtype: str = _setting(
         "auto",
-        "type of weights and KV cache; auto: the checkpoint's on a GPU, float32 on a CPU",
+        "type of weights and KV cache; auto: the checkpoint's, but float32 on a CPU that lacks "
+        "bfloat16 instructions",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     load_format: str = _setting(
