@@ -21,6 +21,7 @@ from worker_svc.kernels.activation import silu_and_mul
 from worker_svc.kernels.decode_attention import DecodeScratch, DecodeTuning, decode_attention
 from worker_svc.kernels.kv_store import store_kvcache
 from worker_svc.kernels.norm import add_rms_norm, rms_norm
+from worker_svc.kernels.prefill_attention import PrefillTuning, prefill_attention
 from worker_svc.kernels.rotate_and_store import QKNorm, RotaryTable, norm_rotate_store
 from worker_svc.kernels.sampling import (
     ChosenTokens,
@@ -125,10 +126,32 @@ def decode_kernels() -> None:
         )
 
 
+def prefill_kernels() -> None:
+    for block_size, group, num_tokens, tuning in (
+        (16, 2, 512, PrefillTuning()),
+        (256, 4, 512, PrefillTuning(tile=128, num_stages=2)),
+        (64, 2, 8, PrefillTuning()),
+    ):
+        keys = zeros(4, block_size, 8, 128)
+        q = zeros(num_tokens, 8 * group, 128)
+        prefill_attention(
+            q,
+            keys,
+            keys,
+            block_table=zeros(4, 9, dtype=torch.int32),
+            cu_seqlens_q=zeros(5, dtype=torch.int32),
+            cache_seqlens=zeros(4, dtype=torch.int32),
+            num_tokens=num_tokens,
+            out=q,
+            tuning=tuning,
+        )
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "layer": layer_kernels,
     "sampling": sampling_kernels,
     "decode": decode_kernels,
+    "prefill": prefill_kernels,
 }
 
 

@@ -15,6 +15,7 @@ from worker_svc.kernels.decode_attention import (
     choose_num_splits,
     decode_attention,
 )
+from worker_svc.kernels.prefill_attention import PrefillTuning, prefill_attention
 
 TOLERANCES = {torch.float32: 3e-6, torch.float16: 2e-3}
 
@@ -182,3 +183,101 @@ def test_splits_shrink_as_rows_fill_the_device(device: torch.device) -> None:
     splits = [choose_num_splits(rows, 8, device=device) for rows in (1, 2, 8, 64, 256, 512)]
     assert splits == sorted(splits, reverse=True)
     assert splits[-1] == 1
+
+
+def prefilled(case: Paged, *, tuning: PrefillTuning | None = None) -> torch.Tensor:
+    out = torch.zeros_like(case.q)
+    prefill_attention(
+        case.q,
+        case.keys,
+        case.values,
+        block_table=case.block_table,
+        cu_seqlens_q=case.cu_seqlens_q,
+        cache_seqlens=case.cache_seqlens,
+        num_tokens=case.q.shape[0],
+        out=out,
+        tuning=tuning,
+    )
+    return out
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+@pytest.mark.parametrize("group", [1, 2, 4, 5, 8])
+def test_prefill_equals_plain_attention_for_every_head_shape(
+    device: torch.device, dtype: torch.dtype, head_dim: int, group: int
+) -> None:
+    case = paged(
+        (23, 70),
+        query_lens=(23, 9),
+        device=device,
+        group=group,
+        head_dim=head_dim,
+        dtype=dtype,
+        kv_heads=1,
+    )
+    found = prefilled(case, tuning=PrefillTuning(query_tile=32, tile=16))
+    assert_near(found, case.expected())
+
+
+@pytest.mark.parametrize("tile", [16, 64])
+@pytest.mark.parametrize("block_size", [16, 64, 256])
+def test_prefill_reads_every_block_size_with_every_tile(
+    device: torch.device, block_size: int, tile: int
+) -> None:
+    lengths = (block_size, block_size + 1, 3)
+    case = paged(lengths, query_lens=(block_size, 2, 3), device=device, block_size=block_size)
+    assert_near(prefilled(case, tuning=PrefillTuning(tile=tile)), case.expected())
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60)), min_size=1, max_size=6),
+    query_tile=st.sampled_from((16, 32, 128)),
+)
+def test_prefill_takes_any_chunks_behind_any_prefixes(
+    device: torch.device, rows: list[tuple[int, int]], query_tile: int
+) -> None:
+    # scenarios CP-01, CG-05: a chunk's keys end with it; padding rows have no queries
+    query_lens = [chunk for chunk, _ in rows]
+    key_lens = [chunk + prefix if chunk else 0 for chunk, prefix in rows]
+    case = paged(key_lens, query_lens=query_lens, device=device, kv_heads=1)
+    found = prefilled(case, tuning=PrefillTuning(query_tile=query_tile, tile=16))
+    assert_near(found, case.expected())
+
+
+def test_prefill_begins_behind_the_single_rows(device: torch.device) -> None:
+    case = paged((12, 33, 20, 5), query_lens=(1, 1, 20, 4), device=device)
+    out = torch.full_like(case.q, 7.0)
+    prefill_attention(
+        case.q,
+        case.keys,
+        case.values,
+        block_table=case.block_table[2:],
+        cu_seqlens_q=case.cu_seqlens_q[2:],
+        cache_seqlens=case.cache_seqlens[2:],
+        num_tokens=24,
+        out=out,
+    )
+    assert_near(out[2:], case.expected()[2:])
+    assert bool((out[:2] == 7.0).all())
+
+
+def test_prefill_of_a_padded_bucket_writes_no_padding(device: torch.device) -> None:
+    case = paged((9, 30), query_lens=(9, 10), device=device)
+    padding = torch.full((13, *case.q.shape[1:]), float("nan"), device=device)
+    q = torch.cat((case.q, padding))
+    out = torch.full_like(q, 7.0)
+    none = torch.zeros(3, dtype=torch.int32, device=device)
+    prefill_attention(
+        q,
+        case.keys,
+        case.values,
+        block_table=torch.cat((case.block_table, case.block_table[:1].expand(3, -1) * 0)),
+        cu_seqlens_q=torch.cat((case.cu_seqlens_q, none + 19)),
+        cache_seqlens=torch.cat((case.cache_seqlens, none)),
+        num_tokens=32,
+        out=out,
+    )
+    assert_near(out[:19], case.expected())
+    assert bool((out[19:] == 7.0).all())
