@@ -44,15 +44,18 @@ def display_progress(*, to: TextIO | None = None) -> Iterator[Display]:
         TextColumn,
         TimeElapsedColumn,
     )
+    from rich.table import Column  # noqa: PLC0415
 
+    whole, cut = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[note]}", markup=False),
+        TextColumn("{task.description}", table_column=whole),
+        BarColumn(bar_width=12),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False, table_column=cut),
     )
-    with Progress(*columns, console=Console(file=stream), transient=True) as progress:
+    console = Console(file=stream)
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
         yield RichDisplay(progress)
 
 
@@ -105,7 +108,7 @@ class RichDisplay:
 
     def line(self, stage: str, text: str) -> None:
         """Shows the text beside the stage's spinner."""
-        self._progress.update(self._task(stage), note=text[:100])
+        self._progress.update(self._task(stage), note=text)
 
     def _task(self, stage: str) -> TaskID:
         if stage not in self._tasks:

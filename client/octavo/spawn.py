@@ -6,6 +6,7 @@ Speaks to it through its command line, a unix socket and signals alone.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ _SPAWN_LIMIT_S = 30.0
 _STOP_LIMIT_S = 10.0
 _NUM_LOG_LINES = 15
 _USED_WRONGLY = 2
+# time and level of a log line: whoever watches a service start knows the time
+_STAMP = re.compile(r"^\d\d:\d\d:\d\d [A-Z]+ +")
 
 
 class LocalService:
@@ -118,7 +121,7 @@ class LocalService:
                 if time.monotonic() > end:
                     raise self.failure(f"the service was not ready within {limit_s:g} s")
                 if on_progress is not None:
-                    on_progress("".join(self.last_log_lines(1)))
+                    on_progress(_STAMP.sub("", "".join(self.last_log_lines(1)), count=1))
                 time.sleep(_POLL_S)
         finally:
             probe.close()
