@@ -6,6 +6,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -93,15 +94,9 @@ class AsyncStreamConnection:
 
     def leave_from_anywhere(self) -> None:
         """The same for the garbage collector, which runs in any thread and at any time."""
-        if self._is_over() or self._loop.is_closed():
+        if self._is_over():
             return
-        try:
-            is_in_loop = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            is_in_loop = False
-        if is_in_loop:
-            self.leave(cancels=True)
-        else:
+        with suppress(RuntimeError):  # the loop is closed, and with it the connection
             self._loop.call_soon_threadsafe(lambda: self.leave(cancels=True))
 
     def _is_over(self) -> bool:

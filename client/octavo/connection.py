@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import weakref
 from typing import TypeVar
 
 import grpc
@@ -14,6 +13,7 @@ from octavo.errors import ClientClosed
 from octavo.failures import service_error
 from octavo.retries import Attempts, Deadline
 from octavo.stream import StreamCall, StreamConnection, StreamMessage
+from octavo.stream_keeper import StreamKeeper
 from octavo.v1 import inference_pb2, inference_pb2_grpc
 
 RequestT = TypeVar("RequestT")
@@ -30,7 +30,7 @@ class Connection:
         self._settings = settings
         self._channel = open_channel(settings)
         self.stub = inference_pb2_grpc.InferenceServiceStub(self._channel)
-        self._streams: weakref.WeakSet[StreamConnection] = weakref.WeakSet()
+        self._streams = StreamKeeper()
         self._cancels: set[SentCancel] = set()
         self._is_closed = False
 
@@ -51,6 +51,7 @@ class Connection:
             try:
                 return future.result()
             except grpc.RpcError as error:
+                self._check_open()
                 failure = service_error(error, target=self._settings.target, request_id=request_id)
             except BaseException:  # such as Ctrl-C: nobody waits for the answer any more
                 future.cancel()
@@ -81,6 +82,7 @@ class Connection:
             deadline=deadline,
             attempts=attempts,
             send_cancel=self._send_cancel,
+            hand_over=self._streams.leave_soon,
         )
         self._streams.add(stream)
         return stream
@@ -89,16 +91,18 @@ class Connection:
         """Cancels what runs, waits shortly until the service knows it, and closes the channel."""
         if self._is_closed:
             return
-        for stream in list(self._streams):
-            stream.leave(cancels=True)
+        self._streams.leave_all()
         for cancel in list(self._cancels):
             cancel.wait()
         self._is_closed = True
         self._channel.close()
 
-    def _attempts(self, timeout_s: float | None) -> tuple[Deadline, Attempts]:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosed("this client is closed")
+
+    def _attempts(self, timeout_s: float | None) -> tuple[Deadline, Attempts]:
+        self._check_open()
         deadline = Deadline(timeout_s, clock=time.monotonic)
         return deadline, Attempts(self._settings.retry, deadline, random=random.random)
 

@@ -59,6 +59,7 @@ class StreamConnection:
         deadline: Deadline,
         attempts: Attempts,
         send_cancel: Callable[[str], CancelOnItsWay],
+        hand_over: Callable[[StreamConnection], None],
     ) -> None:
         self._open_call = open_call
         self._request_id = request_id
@@ -66,6 +67,7 @@ class StreamConnection:
         self._deadline = deadline
         self._attempts = attempts
         self._send_cancel = send_cancel
+        self._hand_over = hand_over
         self._has_message = False
         self._has_failed = False
         self._left = threading.Event()
@@ -98,6 +100,11 @@ class StreamConnection:
         self._call.cancel()
         return cancel
 
+    def leave_from_anywhere(self) -> None:
+        """The same for the garbage collector, which may run where gRPC itself holds a lock."""
+        if not self._is_over():
+            self._hand_over(self)
+
     def _is_over(self) -> bool:
         return self.has_ended or self._has_failed or self._left.is_set()
 
@@ -127,7 +134,7 @@ class Stream:
         self._state = state
         self._waiting: deque[Delta] = deque()
         self._owner = owner  # a client that nobody else holds lives as long as its stream
-        weakref.finalize(self, connection.leave, cancels=True)
+        weakref.finalize(self, connection.leave_from_anywhere)
 
     @property
     def request_id(self) -> str:

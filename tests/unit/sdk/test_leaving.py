@@ -1,8 +1,10 @@
 """Streams that are left before their end: the service learns it, on every way out."""
 
+import gc
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -133,3 +135,33 @@ def test_streams_are_kept_for_a_while_unless_told_otherwise(
     kept = [one.scheduling for one in server.generations]
     assert [one.keep_for_s for one in kept] == [30.0, 0.0, 0.0]
     assert not kept[2].HasField("keep_for_s")
+
+
+def test_a_stream_dropped_in_a_cycle_is_cancelled_by_the_garbage_collector(
+    client: octavo.Client, held: FakeInferenceServer
+) -> None:
+    stream = client.stream("a b c", request_id="in-a-cycle")
+    next(stream)
+    cycle: list[object] = [stream]
+    cycle.append(cycle)
+    del stream, cycle
+    gc.collect()
+    assert held.wait_for_cancel("in-a-cycle")
+
+
+def test_a_client_closed_during_a_call_says_so(held: FakeInferenceServer) -> None:
+    client = octavo.Client(held.target)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.generate, "a", request_id="r")
+        assert held.wait_for_hold("r")
+        client.close()
+        with pytest.raises(octavo.ClientClosed):
+            call.result()
+
+
+def test_closing_a_client_leaves_no_thread(held: FakeInferenceServer) -> None:
+    client = octavo.Client(held.target)
+    next(client.stream("a b c"))
+    assert "octavo-streams" in {thread.name for thread in threading.enumerate()}
+    client.close()
+    assert "octavo-streams" not in {thread.name for thread in threading.enumerate()}
