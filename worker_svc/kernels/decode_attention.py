@@ -53,22 +53,31 @@ class DecodeScratch:
 
     @classmethod
     def allocate(
-        cls,
-        *,
-        num_rows: int,
-        num_splits: int,
-        num_kv_heads: int,
-        group: int,
-        head_dim: int,
-        device: torch.device,
+        cls, *, num_items: int, num_parts: int, group: int, head_dim: int, device: torch.device
     ) -> Self:
-        """Memory for launches of as many rows and splits."""
-        items = num_rows * num_kv_heads
-        parts = items * num_splits if num_splits > 1 else 0
+        """Memory for launches of up to `num_items` rows * K and `num_parts` rows * K * splits."""
         return cls(
-            sums=torch.empty(parts * group * head_dim, dtype=torch.float32, device=device),
-            peaks=torch.empty(parts * 2 * group, dtype=torch.float32, device=device),
-            counters=torch.zeros(items, dtype=torch.int32, device=device),
+            sums=torch.empty(num_parts * group * head_dim, dtype=torch.float32, device=device),
+            peaks=torch.empty(num_parts * 2 * group, dtype=torch.float32, device=device),
+            counters=torch.zeros(num_items, dtype=torch.int32, device=device),
+        )
+
+    @classmethod
+    def for_rows(
+        cls, most_rows: int, *, num_kv_heads: int, group: int, head_dim: int, device: torch.device
+    ) -> Self:
+        """Memory for up to `most_rows` rows, cut as `choose_num_splits` says."""
+        parts = [0]
+        for num_rows in range(1, most_rows + 1):
+            num_splits = choose_num_splits(num_rows, num_kv_heads, device=device)
+            if num_splits > 1:
+                parts.append(num_rows * num_kv_heads * num_splits)
+        return cls.allocate(
+            num_items=most_rows * num_kv_heads,
+            num_parts=max(parts),
+            group=group,
+            head_dim=head_dim,
+            device=device,
         )
 
 
@@ -106,7 +115,9 @@ def decode_attention(
     assert q.stride()[1:] == (head_dim, 1)
     assert out.is_contiguous()
     assert block_table.stride(1) == 1
-    assert scratch.counters.numel() >= num_rows * num_kv_heads
+    num_items = num_rows * num_kv_heads
+    assert scratch.counters.numel() >= num_items
+    assert num_splits == 1 or scratch.peaks.numel() >= num_items * num_splits * 2 * group
     padded_width = triton.next_power_of_2(group * head_dim)
     attend_split[(num_kv_heads, num_splits, num_rows)](
         q,

@@ -19,6 +19,8 @@ from triton.runtime.jit import JITFunction
 
 from worker_svc.kernels.activation import silu_and_mul
 from worker_svc.kernels.decode_attention import DecodeScratch, DecodeTuning, decode_attention
+from worker_svc.kernels.decode_columns import DecodeColumns
+from worker_svc.kernels.decode_inputs import DecodeInputs, prepare_decode
 from worker_svc.kernels.kv_store import store_kvcache
 from worker_svc.kernels.norm import add_rms_norm, rms_norm
 from worker_svc.kernels.prefill_attention import PrefillTuning, prefill_attention
@@ -112,7 +114,7 @@ def decode_kernels() -> None:
     ):
         keys = zeros(4, block_size, 8, 128)
         scratch = DecodeScratch.allocate(
-            num_rows=4, num_splits=2, num_kv_heads=8, group=group, head_dim=128, device=CPU
+            num_items=32, num_parts=64, group=group, head_dim=128, device=CPU
         )
         decode_attention(
             zeros(4, 8 * group, 128),
@@ -147,11 +149,24 @@ def prefill_kernels() -> None:
         )
 
 
+def input_kernels() -> None:
+    packed = zeros(DecodeColumns.num_words(4, num_stop_ids=2), dtype=torch.int32)
+    columns = DecodeColumns.of(packed, num_rows=4, num_stop_ids=2)
+    prepare_decode(
+        columns,
+        DecodeInputs.allocate(4, num_blocks=40, device=CPU),
+        last_tokens=zeros(9, dtype=torch.int64),
+        tables=zeros(9, 40, dtype=torch.int32),
+        block_size=16,
+    )
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "layer": layer_kernels,
     "sampling": sampling_kernels,
     "decode": decode_kernels,
     "prefill": prefill_kernels,
+    "inputs": input_kernels,
 }
 
 

@@ -93,9 +93,8 @@ def decoded(case: Paged, *, num_splits: int, tile: int = 16) -> torch.Tensor:
     num_rows, num_heads, head_dim = case.q.shape
     kv_heads = case.keys.shape[2]
     scratch = DecodeScratch.allocate(
-        num_rows=num_rows,
-        num_splits=num_splits,
-        num_kv_heads=kv_heads,
+        num_items=num_rows * kv_heads,
+        num_parts=num_rows * kv_heads * num_splits,
         group=num_heads // kv_heads,
         head_dim=head_dim,
         device=case.q.device,
@@ -162,9 +161,7 @@ def test_decode_takes_queries_out_of_a_wider_product(device: torch.device) -> No
 
 def test_scratch_serves_launch_after_launch(device: torch.device) -> None:
     cases = [paged(lengths, device=device) for lengths in ((100, 7, 0), (3, 90, 33))]
-    scratch = DecodeScratch.allocate(
-        num_rows=3, num_splits=4, num_kv_heads=2, group=2, head_dim=64, device=device
-    )
+    scratch = DecodeScratch.allocate(num_items=6, num_parts=24, group=2, head_dim=64, device=device)
     for case in cases * 2:
         out = decode_attention(
             case.q,
