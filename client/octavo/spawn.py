@@ -45,6 +45,7 @@ class LocalService:
         self._folder: PrivateFolder | None = None
         self._spawning: Future[subprocess.Popen[bytes]] | None = None
         self._is_stopped = threading.Event()
+        self._owner_pid = os.getpid()
 
     @property
     def target(self) -> str:
@@ -88,6 +89,8 @@ class LocalService:
 
     def stop(self) -> None:
         """Ends the service, by force if it does not end when asked. Repeating it is harmless."""
+        if os.getpid() != self._owner_pid:
+            return  # a fork of the owner ends with copies of its finalizers
         try:
             process = self._process()  # also one whose start was interrupted
             if process is not None:

@@ -117,6 +117,15 @@ def test_a_service_dies_with_its_parent() -> None:
     assert folders() == []
 
 
+def test_a_fork_of_the_owner_does_not_stop_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted("serve") as service:
+        service.start(limit_s=LIMIT_S)
+        with monkeypatch.context() as fork:
+            fork.setattr("octavo.spawn.os.getpid", lambda: -1)
+            service.stop()
+        assert service.is_running()
+
+
 def test_a_folder_in_use_is_not_swept() -> None:
     mine = make_private_folder()
     make_private_folder().remove()
