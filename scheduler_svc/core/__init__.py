@@ -12,8 +12,9 @@ Reading order:
 5. `batch`                    the running batch, as columns by slot
 6. `epoch`                    all of that which is lost with the workers
 7. `tenants`, `waiting`       who runs next;  `pace` how many prompt tokens a step may take
-8. `lifecycle`                what happens to a sequence: start, preemption, end
+8. `waiting_room`, `lifecycle` what happens to a sequence: waiting, start, preemption, end
 9. `admission`, `scheduler`   makes the next step;  `results` takes a step's tokens in
-10. `registry`                requests by name and by owner, how long they are kept
-11. `core`                    the one class the engine drives
+10. `registry`, `ownership`   requests by name and owner, who reads them, how long they are kept
+11. `checks`, `intake`        the way in
+12. `core`                    the one class the engine drives
 """

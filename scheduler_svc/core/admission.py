@@ -67,7 +67,7 @@ class Admission:
     def _start_short(self, draft: Draft, left: int, now: float) -> tuple[int, list[Sequence]]:
         """Starts waiting sequences that end their prompt; returns budget left, who was passed."""
         passed: list[Sequence] = []
-        with closing(self._lifecycle.queue.walk()) as candidates:
+        with closing(self._lifecycle.room.queue.walk()) as candidates:
             for sequence in candidates:
                 if self._is_late(draft.epoch, sequence, now):
                     self._lifecycle.end_request(sequence.request, EndReason.DEADLINE, now)

@@ -4,7 +4,6 @@ Calls come from one thread. Every `now` is in seconds on one monotonic clock and
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from xxhash import xxh3_128_digest
 
@@ -21,7 +20,6 @@ from scheduler_svc.core.news import (
     CancelAnswer,
     NewsBox,
     OutputSoFar,
-    RequestStart,
     StepNews,
     no_rows,
 )
@@ -37,6 +35,7 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.suspicion import DEATHS_MESSAGE
 from scheduler_svc.core.tenants import TenantShares
 from scheduler_svc.core.waiting import WaitingQueue
+from scheduler_svc.core.waiting_room import WaitingRoom
 
 
 class Core:
@@ -65,7 +64,7 @@ class Core:
             max_keep_for_s=policy.max_keep_for_s, max_retained_tokens=policy.max_retained_tokens
         )
         self._lifecycle = Lifecycle(
-            queue=WaitingQueue(shares, ageing_s=policy.ageing_s),
+            room=WaitingRoom(WaitingQueue(shares, ageing_s=policy.ageing_s)),
             shares=shares,
             registry=self._registry,
             news=self._news,
@@ -112,7 +111,7 @@ class Core:
         epoch = self._lifecycle.epoch
         if epoch is None:
             return
-        doomed = self._lifecycle.suspicion.note_deaths(epoch) if was_fatal else []
+        doomed = self._lifecycle.room.suspicion.note_deaths(epoch) if was_fatal else []
         self._lifecycle.abandon_epoch(now)
         for request in doomed:
             self._lifecycle.end_request(request, EndReason.ERROR, now, message=DEATHS_MESSAGE)
@@ -283,7 +282,7 @@ class Core:
     def expire(self, now: float) -> None:
         """Ends what is past its deadline or limit, forgets what was kept long enough."""
         for request in self._registry.pop_due(now):
-            self._expire(request, now)
+            self._ownership.expire(request, now)
 
     # --- readings ---
 
@@ -303,18 +302,13 @@ class Core:
             raise UnknownRequest(request_id=f"{request.new.request_id}, output {output_index}")
         return self._ownership.output_from(request.sequences[output_index], first_token_index)
 
-    def start_of(self, *, owner: int, number: int) -> RequestStart | None:
-        """The request's start, None while it has not run. Raises as `output_so_far` does."""
-        start = self._owned(owner, number).start
-        return None if start is None else replace(start, owner=owner, number=number)
-
     def counts(self) -> Counts:
         """Numbers for metrics; cheap."""
         lifecycle, epoch = self._lifecycle, self._lifecycle.epoch
         pool = None if epoch is None else epoch.pool
         return Counts(
-            num_waiting=len(lifecycle.queue) + len(lifecycle.suspicion.waiting),
-            num_waiting_tokens=lifecycle.num_new_tokens,
+            num_waiting=lifecycle.room.num_waiting,
+            num_waiting_tokens=lifecycle.room.num_new_tokens,
             num_running=0 if epoch is None else epoch.batch.num_occupied,
             num_live=self._registry.num_live,
             num_requests=len(self._registry),
@@ -342,19 +336,3 @@ class Core:
         if request is None:
             raise UnknownRequest(request_id=f"number {number}")
         return request
-
-    def _expire(self, request: Request, now: float) -> None:
-        lifecycle = self._lifecycle
-        if _is_past(request.deadline, now):
-            lifecycle.end_request(request, EndReason.DEADLINE, now)
-        elif _is_past(request.new.time_limit_at, now):
-            lifecycle.end_request(request, EndReason.TIME_LIMIT, now)
-        if _is_past(request.keep_until, now):
-            lifecycle.end_request(request, EndReason.CANCELLED, now)
-            self._registry.forget(request)
-        else:
-            self._registry.watch(request)
-
-
-def _is_past(time: float | None, now: float) -> bool:
-    return time is not None and time <= now

@@ -79,15 +79,15 @@ class Intake:
 
     def _check_room(self, new: NewRequest, now: float) -> None:
         policy, lifecycle = self._policy, self._lifecycle
-        if lifecycle.num_new_requests >= policy.max_queue_requests:
+        if lifecycle.room.num_new_requests >= policy.max_queue_requests:
             raise QueueFull(
                 what="requests",
-                waiting=lifecycle.num_new_requests,
+                waiting=lifecycle.room.num_new_requests,
                 limit=policy.max_queue_requests,
                 retry_after_s=self._retry_after_s(),
             )
         # An empty queue takes any prompt that fits the model.
-        num_tokens = lifecycle.num_new_tokens
+        num_tokens = lifecycle.room.num_new_tokens
         if num_tokens and num_tokens + len(new.prompt) > policy.max_queue_tokens:
             raise QueueFull(
                 what="prompt tokens",
@@ -105,13 +105,13 @@ class Intake:
             return
         # What was measured counts only while others measure it anew.
         is_busy = self._registry.num_live > 0
-        num_tokens = self._lifecycle.num_new_tokens + len(new.prompt)
+        num_tokens = self._lifecycle.room.num_new_tokens + len(new.prompt)
         needed_s = self._pace.prefill_s(num_tokens) if is_busy else 0.0
         if now + needed_s >= new.deadline:
             raise DeadlineTooClose(needed_s=needed_s, left_s=new.deadline - now)
 
     def _retry_after_s(self) -> float:
-        measured = self._pace.prefill_s(self._lifecycle.num_new_tokens)
+        measured = self._pace.prefill_s(self._lifecycle.room.num_new_tokens)
         return min(max(measured, _LEAST_RETRY_S), _MOST_RETRY_S) if measured else _FIRST_RETRY_S
 
     # --- new ---
@@ -127,7 +127,7 @@ class Intake:
             now=now,
         )
         self._registry.add(request)
-        self._lifecycle.enter(request, now)
+        self._lifecycle.room.enter(request, now)
         for sequence, resumed in zip(request.sequences, new.resume, strict=False):
             self._take_resumed(sequence, resumed, now)
         if request.num_live and new.num_core_deaths >= MAX_DEATHS:
@@ -173,4 +173,4 @@ class Intake:
             sequence.tokens = checks.known_tokens(request.new.prompt, resumed.tokens)
             self._take_resumed(sequence, resumed, now)
             if sequence.end is None:
-                self._lifecycle.wait(sequence, now)
+                self._lifecycle.room.wait(sequence, now)

@@ -1,7 +1,7 @@
-"""What happens to sequences: waiting, start, preemption, pause, end. Decides none of it.
+"""What happens to sequences: start, preemption, pause, end. Decides none of it.
 
-Each change of a sequence's phase is one method here, so that slot, blocks, queue, counts and news
-always change together.
+Each change of a sequence's phase is one method here (or in `waiting_room`), so that slot, blocks,
+queue, counts and news always change together.
 """
 
 from scheduler_svc.core.epoch import Departure, Epoch
@@ -11,9 +11,8 @@ from scheduler_svc.core.prefix_cache import Match
 from scheduler_svc.core.registry import Registry
 from scheduler_svc.core.request import EndReason, Request
 from scheduler_svc.core.sequence import Phase, Sequence
-from scheduler_svc.core.suspicion import Suspicion
 from scheduler_svc.core.tenants import TenantShares
-from scheduler_svc.core.waiting import WaitingQueue
+from scheduler_svc.core.waiting_room import WaitingRoom
 
 _TOO_SMALL_MESSAGE = "the workers that are there now have no room for the prompt"
 
@@ -22,17 +21,13 @@ class Lifecycle:
     """Moves sequences through their phases."""
 
     def __init__(
-        self, *, queue: WaitingQueue, shares: TenantShares, registry: Registry, news: NewsBox
+        self, *, room: WaitingRoom, shares: TenantShares, registry: Registry, news: NewsBox
     ) -> None:
-        self.queue = queue
+        self.room = room
         self.shares = shares
         self.registry = registry
         self.news = news
         self.epoch: Epoch | None = None
-        self.suspicion = Suspicion()
-        # Requests that have not run yet.
-        self.num_new_requests = 0
-        self.num_new_tokens = 0
 
         self.total_prompt_tokens = 0
         self.total_cached_tokens = 0
@@ -41,50 +36,8 @@ class Lifecycle:
     @property
     def has_work(self) -> bool:
         """Whether a sequence runs or waits."""
-        is_waiting = bool(self.queue) or bool(self.suspicion.waiting)
-        return is_waiting or (self.epoch is not None and self.epoch.batch.num_occupied > 0)
-
-    # --- waiting ---
-
-    def enter(self, request: Request, now: float) -> None:
-        """Lets a new request's sequences wait."""
-        self.num_new_requests += 1
-        self.num_new_tokens += len(request.new.prompt)
-        self.hold_followers(request)
-        for sequence in request.sequences:
-            if sequence.end is None:
-                self.wait(sequence, now)
-
-    def hold_followers(self, request: Request) -> None:
-        """Makes all outputs but the first wait for it to compute the prompt they share."""
-        request.are_followers_held = request.num_live > 1 and request.shares_prompt
-
-    def wait(self, sequence: Sequence, now: float) -> None:
-        """Lets a sequence without slot wait for one, or holds it if it has to be held."""
-        request = sequence.request
-        is_follower = request.are_followers_held and sequence is not request.leader
-        if is_follower or sequence.is_over_pause:
-            sequence.phase = Phase.HELD
-            return
-        sequence.phase = Phase.WAITING
-        sequence.offer = None
-        sequence.num_times_passed = 0
-        if sequence.is_suspect:
-            self.suspicion.waiting.append(sequence)
-        else:
-            self.queue.push(sequence, now)
-
-    def release_held(self, request: Request, now: float) -> None:
-        """Lets held sequences wait that have no reason any more to be held."""
-        for sequence in request.sequences:
-            if sequence.phase is Phase.HELD:
-                self.wait(sequence, now)
-
-    def release_followers(self, request: Request, now: float) -> None:
-        """The prompt's computation is issued, or given up: the other outputs may run."""
-        if request.are_followers_held:
-            request.are_followers_held = False
-            self.release_held(request, now)
+        is_running = self.epoch is not None and self.epoch.batch.num_occupied > 0
+        return is_running or self.room.num_waiting > 0
 
     def num_known(self, sequence: Sequence) -> int:
         """Known tokens, wherever they are."""
@@ -99,7 +52,7 @@ class Lifecycle:
 
         The caller has made sure that there are enough.
         """
-        self._stop_waiting(sequence)
+        self.room.leave(sequence)
         # Held first, so that taking new ones cannot evict them.
         epoch.pool.hold(match.blocks)
         num_new = epoch.num_blocks_for(sequence.num_stored) - len(match.blocks)
@@ -113,7 +66,7 @@ class Lifecycle:
         epoch.batch.occupy(sequence, num_computed=num_cached)
         epoch.prefilling.append(sequence)
         if sequence.is_suspect:
-            self.suspicion.alone = sequence
+            self.room.suspicion.alone = sequence
         if sequence.request.start is None:
             self._begin(sequence.request, min(num_cached, sequence.num_prompt), now)
 
@@ -128,7 +81,7 @@ class Lifecycle:
         epoch.publish_full_blocks(sequence)
         if epoch.is_idle(sequence.slot):
             self._depart(epoch, sequence)
-            self.wait(sequence, now)
+            self.room.wait(sequence, now)
         else:
             self._depart(epoch, sequence, is_awaited=True)
             sequence.phase = Phase.LEAVING
@@ -136,7 +89,7 @@ class Lifecycle:
     def recompute(self, epoch: Epoch, sequence: Sequence, now: float) -> None:
         """Lets a sequence with a slot wait again at once: tokens in flight are dropped."""
         self._drop(epoch, sequence)
-        self.wait(sequence, now)
+        self.room.wait(sequence, now)
 
     def withdraw(self, sequence: Sequence) -> None:
         """Takes a living sequence out of queue and batch; the caller lets it wait or ends it."""
@@ -156,7 +109,7 @@ class Lifecycle:
             epoch.batch.vacate(gone.slot)
         for gone in landed:
             if gone.sequence is not None:
-                self.wait(gone.sequence, now)
+                self.room.wait(gone.sequence, now)
 
     # --- the end ---
 
@@ -190,8 +143,8 @@ class Lifecycle:
         request.num_live -= 1
         if not request.num_live:
             self._note_ended(request, now)
-        elif was_leader and request.are_followers_held:
-            self._pass_on_lead(request, now)
+        elif was_leader:
+            self.room.pass_on_lead(request, now)
 
     def end_request(
         self, request: Request, reason: EndReason, now: float, *, message: str = ""
@@ -218,7 +171,8 @@ class Lifecycle:
 
     def abandon_epoch(self, now: float) -> None:
         """Takes every sequence off the workers; each waits again, from its known tokens."""
-        epoch, self.epoch, self.suspicion.alone = self.epoch, None, None
+        epoch, self.epoch = self.epoch, None
+        self.room.suspicion.alone = None
         if epoch is None:
             return
         running = epoch.batch.occupied()
@@ -227,7 +181,7 @@ class Lifecycle:
             sequence.blocks, sequence.link, sequence.num_linked = [], None, 0
             sequence.phase = Phase.HELD
         for request in {sequence.request.order: sequence.request for sequence in running}.values():
-            self._restart(request, now)
+            self.room.restart(request, now)
 
     def fit(self, request: Request, limits: WorkerLimits, now: float) -> None:
         """Holds a waiting request to an epoch's limits, which may be lower than the last one's."""
@@ -240,15 +194,6 @@ class Lifecycle:
 
     # --- within ---
 
-    def _restart(self, request: Request, now: float) -> None:
-        # The prompt is computed anew: outputs that share it wait for the first one again.
-        self.hold_followers(request)
-        for sequence in request.sequences:
-            if sequence.phase is Phase.WAITING:
-                self._stop_waiting(sequence)
-            if sequence.end is None:
-                self.wait(sequence, now)
-
     def _begin(self, request: Request, num_cached: int, now: float) -> None:
         request.start = RequestStart(
             owner=request.owner,
@@ -259,32 +204,17 @@ class Lifecycle:
         self.news.starts.append(request.start)
         self.total_prompt_tokens += len(request.new.prompt)
         self.total_cached_tokens += num_cached
-        self._leave_backlog(request)
-
-    def _leave_backlog(self, request: Request) -> None:
-        self.num_new_requests -= 1
-        self.num_new_tokens -= len(request.new.prompt)
+        self.room.note_begun(request)
 
     def _note_ended(self, request: Request, now: float) -> None:
         if request.start is None:
-            self._leave_backlog(request)
+            self.room.note_begun(request)
         self.shares.leave(request.tenant_index)
         self.registry.note_ended(request, now)
 
-    def _pass_on_lead(self, request: Request, now: float) -> None:
-        # The one that computed the prompt is gone; the next does it, the others wait for that one.
-        self.hold_followers(request)
-        self.release_held(request, now)
-
-    def _stop_waiting(self, sequence: Sequence) -> None:
-        if sequence.ticket:
-            self.queue.remove(sequence)
-        else:
-            self.suspicion.waiting.remove(sequence)
-
     def _drop_anywhere(self, sequence: Sequence) -> None:
         if sequence.phase is Phase.WAITING:
-            self._stop_waiting(sequence)
+            self.room.leave(sequence)
         elif sequence.phase in {Phase.RUNNING, Phase.LEAVING}:
             assert self.epoch is not None, "a sequence runs without workers"
             if sequence.phase is Phase.RUNNING and sequence.link is not None:
@@ -307,8 +237,8 @@ class Lifecycle:
         sequence.blocks, sequence.link, sequence.num_linked = [], None, 0
         if sequence in epoch.prefilling:
             epoch.prefilling.remove(sequence)
-        if self.suspicion.alone is sequence:
-            self.suspicion.alone = None
+        if self.room.suspicion.alone is sequence:
+            self.room.suspicion.alone = None
         if is_awaited:
             batch.set_decodes(slot, False)
             batch.update_publish_length(sequence)

@@ -94,10 +94,22 @@ class Ownership:
             if sequence.end is None:
                 self._set_pause(sequence, None)
         if request.num_live:
-            self._lifecycle.release_held(request, now)
+            self._lifecycle.room.release_held(request, now)
         else:
             request.keep_until = now + self._policy.max_keep_for_s
         self._registry.watch(request)
+
+    def expire(self, request: Request, now: float) -> None:
+        """Does what is due by now: ends a request past its time, forgets what was kept enough."""
+        if _is_past(request.deadline, now):
+            self._lifecycle.end_request(request, EndReason.DEADLINE, now)
+        elif _is_past(request.new.time_limit_at, now):
+            self._lifecycle.end_request(request, EndReason.TIME_LIMIT, now)
+        if _is_past(request.keep_until, now):
+            self._lifecycle.end_request(request, EndReason.CANCELLED, now)
+            self._registry.forget(request)
+        else:
+            self._registry.watch(request)
 
     def settle(
         self,
@@ -179,3 +191,7 @@ def _settled_end(end: OutputEnd, *, num_tokens: int, reason: EndReason, message:
         stop_token_id=end.stop_token_id if is_same else None,
         message=message or (end.message if is_same else ""),
     )
+
+
+def _is_past(time: float | None, now: float) -> bool:
+    return time is not None and time <= now

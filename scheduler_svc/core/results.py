@@ -35,7 +35,7 @@ class Results:
             forward_us=result.forward_us,
         )
         news = self._take_in(epoch, step, rows, result.tokens, now)
-        self._lifecycle.suspicion.clear(epoch)
+        self._lifecycle.room.suspicion.clear(epoch)
         for row in result.failed_rows.tolist():
             self._fail(epoch, int(step.slots[row]), int(step.generations[row]), now)
         self._lifecycle.land(epoch, now)

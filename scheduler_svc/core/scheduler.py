@@ -23,7 +23,7 @@ class Scheduler:
     def plan(self, epoch: Epoch, now: float) -> StepPlan | None:
         """The next step, issued; None if no row can run now."""
         draft = Draft(epoch)
-        self._lifecycle.queue.rise(now)
+        self._lifecycle.room.queue.rise(now)
         is_short = self._decode(epoch, draft, now)
         self._prefill(epoch, draft, now, is_short=is_short)
         plan = draft.finish()
@@ -98,7 +98,7 @@ class Scheduler:
     # --- prompts ---
 
     def _prefill(self, epoch: Epoch, draft: Draft, now: float, *, is_short: bool) -> None:
-        lifecycle, suspicion = self._lifecycle, self._lifecycle.suspicion
+        room, suspicion = self._lifecycle.room, self._lifecycle.room.suspicion
         most = epoch.limits.max_num_batched_tokens - draft.num_decode_rows
         budget = self._pace.prefill_budget(num_decode_rows=draft.num_decode_rows, most=most)
         if budget <= 0:
@@ -108,7 +108,7 @@ class Scheduler:
             return
         # While a suspect waits nobody starts, so that the batch empties; while one runs, neither.
         is_open = suspicion.is_open and not is_short
-        may_start = is_open and bool(lifecycle.queue) and bool(epoch.batch.num_free_slots)
+        may_start = is_open and bool(room.queue) and bool(epoch.batch.num_free_slots)
         if may_start or epoch.prefilling:
             self._admission.fill(draft, budget, now, may_start=may_start)
 
@@ -119,5 +119,5 @@ class Scheduler:
         for sequence in draft.chunked:
             epoch.publish_full_blocks(sequence)
             if sequence not in epoch.prefilling:
-                self._lifecycle.release_followers(sequence.request, now)
+                self._lifecycle.room.release_followers(sequence.request, now)
         epoch.publish_rows(draft.decode_slots)

@@ -1,8 +1,8 @@
 """A rank for tests of the core: takes plans, answers with tokens. Computes no model.
 
-It keeps token ids where a real rank keeps keys and values, and draws the next token as a hash of the
-history that it finds through the slot's block table. So whatever goes wrong with blocks, positions or
-tokens changes the output. It is strict: a plan against the step protocol raises.
+It keeps token ids where a real rank keeps keys and values, and draws the next token as a hash of
+the history that it finds through the slot's block table. So whatever goes wrong with blocks,
+positions or tokens changes the output. It is strict: a plan against the step protocol raises.
 """
 
 from dataclasses import dataclass, field
@@ -87,8 +87,8 @@ class PagedWorker:
             self.slots[slot].table.append(block)
         rows = self._rows(plan)
         self._check_sum(plan, [(slot, start) for slot, start, _, _ in rows])
-        for slot, start, tokens, _ in rows:
-            self._write(slot, start, tokens)
+        for slot, first, tokens, _ in rows:
+            self._write(slot, first, tokens)
         return self._sample(plan, rows)
 
     # --- within ---
@@ -153,9 +153,7 @@ class PagedWorker:
         slot.is_placed = True
         slot.next_position = start + len(tokens)
 
-    def _sample(
-        self, plan: StepPlan, rows: list[tuple[int, int, list[int], bool]]
-    ) -> StepResult:
+    def _sample(self, plan: StepPlan, rows: list[tuple[int, int, list[int], bool]]) -> StepResult:
         tokens: list[int] = []
         counts: list[int] = []
         failed: list[int] = []

@@ -47,7 +47,7 @@ def expected_output(new: NewRequest, vocab_size: int, max_tokens: int, index: in
     if index:
         seed = xxh3_64_intdigest(seed.to_bytes(8, "little") + index.to_bytes(4, "little"))
     stops = new.eos_token_ids + new.stop_token_ids
-    history = new.prompt.tolist()
+    history: list[int] = new.prompt.tolist()
     for count in range(max_tokens):
         token = next_token(
             history,

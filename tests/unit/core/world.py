@@ -1,4 +1,4 @@
-"""Random lives of many requests around a core, and what must hold all the time. Asserts, draws nothing.
+"""Random lives of many requests around a core, and what must hold all the time.
 
 The model is one function: the next token is a hash of the history. Everything that happens here is
 disturbance, and must not show in any stream. Choices come from a `random.Random`, so a life can be
@@ -341,9 +341,7 @@ class World:
         number = self.next_number()
         tracked.owner, tracked.number = self.owner, number
         self.replica.submit(
-            replace(
-                tracked.new, owner=self.owner, number=number, resume=resume, was_accepted=True
-            )
+            replace(tracked.new, owner=self.owner, number=number, resume=resume, was_accepted=True)
         )
         for index in tracked.ended:
             del self.replica.readers[self.owner, number, index]
@@ -429,4 +427,3 @@ class World:
         assert epoch is not None
         epoch.pool.__class__ = HidingPool  # the same blocks, other readings
         epoch.pool.num_hidden = self.num_hidden  # type: ignore[attr-defined]  # HidingPool has it
-
