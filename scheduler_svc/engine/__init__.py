@@ -8,6 +8,8 @@ Reading order:
 4. `pacing`            when the next plan goes out, when a step is overdue
 5. `connection`, `frontend_link`                 numbered messages to and from frontends
 6. `delivery`, `intake`, `holding`               news out, requests in, what must wait
-7. `steps`, `desk`      the workers' half and the frontends' half of a turn; `loop`  the turn
-8. `process`           builds all of it and runs
+7. `steps`, `desk`      the workers' half and the frontends' half of a turn
+8. `condition`, `report`  what the core says about itself
+9. `loop`              one turn after the other
+10. `build`, `process` all of it, wired and run
 """

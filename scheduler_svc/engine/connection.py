@@ -6,6 +6,7 @@ and goes out before any later news.
 """
 
 from collections import deque
+from dataclasses import dataclass
 
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.engine.router import Sender, Sent
@@ -77,3 +78,12 @@ class Connection:
             return False
         self._num_sent += 1
         return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Incoming:
+    """One message of a frontend. Times in it count from `received_at`, on the real clock."""
+
+    connection: Connection
+    message: engine.FrontendToCore
+    received_at: float

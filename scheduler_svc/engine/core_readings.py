@@ -57,7 +57,7 @@ class CoreReadings:
         for name, value in (
             ("num_requests_running", counts.num_running),
             ("num_requests_waiting", counts.num_waiting),
-            ("num_requests_live", counts.num_running + counts.num_waiting),
+            ("num_requests_live", counts.num_live),
             ("num_tokens_waiting", counts.num_waiting_tokens),
             ("kv_blocks_in_use", counts.num_blocks_in_use),
             ("kv_blocks_cached", counts.num_blocks_cached),

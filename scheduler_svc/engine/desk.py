@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.news import StepNews
+from scheduler_svc.engine.connection import Incoming
 from scheduler_svc.engine.core_readings import CoreReadings
 from scheduler_svc.engine.delivery import Delivery
 from scheduler_svc.engine.frontend_link import FrontendLink, OwnerGone, OwnerSeen, OwnerUnseen
@@ -64,7 +65,7 @@ class Desk:
             elif isinstance(event, OwnerSeen):
                 self._core.owner_seen(event.owner, at.now)
             else:
-                self._intake.receive(event.connection, event.message, at.now, at.now)
+                self._intake.receive(Incoming(event.connection, event.message, at.now), at.now)
         self._intake.expire(at.now)
 
     def tell(self, news: Iterable[StepNews]) -> None:

@@ -7,8 +7,7 @@ Knows the rules of waiting, not what the messages do.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from octavo.internal.v1 import engine_pb2 as engine
-from scheduler_svc.engine.connection import Connection
+from scheduler_svc.engine.connection import Connection, Incoming
 
 # after a start of the core: frontends may be about to submit what an earlier core knew
 NAME_WINDOW_S = 3.0
@@ -22,14 +21,10 @@ Name = tuple[str, str]  # tenant, request id
 class Held:
     """One message that waits."""
 
-    connection: Connection
-    message: engine.FrontendToCore
-    received_at: float
+    incoming: Incoming
     name: Name
-    number: int | None  # of the request, for a Submit or an Attach
-    give_up_at: (
-        float | None
-    )  # for a Submit that waits for workers; None: it waits as long as needed
+    number: int | None = None  # of the request, for a Submit or an Attach
+    give_up_at: float | None = None  # for a Submit that waits for workers; None: never
 
 
 class Holding:
@@ -95,14 +90,14 @@ class Holding:
 
     def forget_owner(self, owner: int) -> None:
         """A connection is over; its frontend says again what it still wants."""
-        self._for_workers = [h for h in self._for_workers if h.connection.owner != owner]
-        self._for_name = [h for h in self._for_name if h.connection.owner != owner]
+        self._for_workers = [h for h in self._for_workers if h.incoming.connection.owner != owner]
+        self._for_name = [h for h in self._for_name if h.incoming.connection.owner != owner]
 
     def take_request(self, connection: Connection, number: int) -> Held | None:
         """Removes the Submit or Attach that brought a number, if it waits here."""
         for waiting in (self._for_workers, self._for_name):
             for held in waiting:
-                if held.connection is connection and held.number == number:
+                if held.incoming.connection is connection and held.number == number:
                     waiting.remove(held)
                     return held
         return None

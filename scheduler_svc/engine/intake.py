@@ -18,9 +18,9 @@ from scheduler_svc.core.refusals import (
     Refused,
     UnknownRequest,
 )
-from scheduler_svc.engine.connection import Connection
+from scheduler_svc.engine.connection import Connection, Incoming
 from scheduler_svc.engine.delivery import Delivery
-from scheduler_svc.engine.holding import Held, Holding
+from scheduler_svc.engine.holding import Held, Holding, Name
 from scheduler_svc.engine.request_codec import (
     decode_end_reason,
     decode_submit,
@@ -69,21 +69,19 @@ class Intake:
         self._is_draining = False
         self._are_workers_gone = False
 
-    def receive(
-        self, connection: Connection, message: engine.FrontendToCore, received_at: float, now: float
-    ) -> None:
-        """Takes one message; times in it count from `received_at`."""
-        kind = message.WhichOneof("kind")
+    def receive(self, incoming: Incoming, now: float) -> None:
+        """Takes one message."""
+        kind = incoming.message.WhichOneof("kind")
         if kind == "submit":
-            self._submit(connection, message, received_at, now)
+            self._submit(incoming, now)
         elif kind == "attach":
-            self._attach(connection, message, received_at, now)
+            self._attach(incoming, now)
         elif kind == "cancel":
-            self._cancel(connection, message, received_at, now)
+            self._cancel(incoming, now)
         elif kind == "finish":
-            self._finish(connection, message.finish, now)
+            self._finish(incoming.connection, incoming.message.finish, now)
         elif kind == "detach":
-            self._detach(connection, message.detach, now)
+            self._detach(incoming.connection, incoming.message.detach, now)
 
     def refuse_new(self, *, draining: bool, no_workers: bool, now: float) -> None:
         """Says whether new requests are refused from now on, held ones included."""
@@ -98,43 +96,31 @@ class Intake:
             for held in self._holding.take_for_workers():
                 self._receive_held(held, now)
         for held in self._holding.take_overdue(now):
-            self._reject(held.connection, held.message.submit.number, NoWorkers())
+            number = held.incoming.message.submit.number
+            self._reject(held.incoming.connection, number, NoWorkers())
         for held in self._holding.take_unknown(now):
             self._receive_held(held, now)
 
     def _receive_held(self, held: Held, now: float) -> None:
-        if not held.connection.is_lost:
-            self.receive(held.connection, held.message, held.received_at, now)
+        if not held.incoming.connection.is_lost:
+            self.receive(held.incoming, now)
 
     # --- requests ---
 
-    def _submit(
-        self, connection: Connection, message: engine.FrontendToCore, received_at: float, now: float
-    ) -> None:
-        submit = message.submit
+    def _submit(self, incoming: Incoming, now: float) -> None:
+        connection, submit = incoming.connection, incoming.message.submit
         name = (submit.tenant, submit.request_id)
-        held = Held(
-            connection=connection,
-            message=message,
-            received_at=received_at,
-            name=name,
-            number=submit.number,
-            give_up_at=None if submit.was_accepted else received_at + self._workers_grace_s,
-        )
         if not self._core.max_sequence_tokens:
-            refusal = self._refusal_before_workers(submit)
-            if refusal is None:
-                self._holding.wait_for_workers(held)
-            else:
-                self._reject(connection, submit.number, refusal)
+            self._submit_before_workers(incoming, name)
             return
         is_resumed_elsewhere = submit.resume and not submit.was_accepted
         if is_resumed_elsewhere and self._holding.may_become_known(name, now):
+            held = Held(incoming=incoming, name=name, number=submit.number)
             self._holding.wait_for_name(held)
             return
         self._delivery.deliver(self._core.take_news())
         try:
-            request = decode_submit(submit, owner=connection.owner, now=received_at)
+            request = decode_submit(submit, owner=connection.owner, now=incoming.received_at)
             answer = self._core.submit(request, now)
         except Refused as refusal:
             self._reject(connection, submit.number, refusal)
@@ -144,17 +130,28 @@ class Intake:
         for waiting in self._holding.take_named(name):
             self._receive_held(waiting, now)
 
-    def _refusal_before_workers(self, submit: engine.Submit) -> Refused | None:
-        if submit.was_accepted:
-            return None
-        if self._is_draining:
-            return Draining()
-        return NoWorkers() if self._are_workers_gone else None
+    def _submit_before_workers(self, incoming: Incoming, name: Name) -> None:
+        submit = incoming.message.submit
+        refusal: Refused | None = None
+        if not submit.was_accepted:
+            if self._is_draining:
+                refusal = Draining()
+            elif self._are_workers_gone:
+                refusal = NoWorkers()
+        if refusal is not None:
+            self._reject(incoming.connection, submit.number, refusal)
+            return
+        give_up_at = incoming.received_at + self._workers_grace_s
+        held = Held(
+            incoming=incoming,
+            name=name,
+            number=submit.number,
+            give_up_at=None if submit.was_accepted else give_up_at,
+        )
+        self._holding.wait_for_workers(held)
 
-    def _attach(
-        self, connection: Connection, message: engine.FrontendToCore, received_at: float, now: float
-    ) -> None:
-        attach = message.attach
+    def _attach(self, incoming: Incoming, now: float) -> None:
+        connection, attach = incoming.connection, incoming.message.attach
         name = (attach.tenant, attach.request_id)
         self._delivery.deliver(self._core.take_news())
         try:
@@ -163,12 +160,13 @@ class Intake:
                 request_id=attach.request_id,
                 owner=connection.owner,
                 number=attach.number,
-                deadline=time_after(attach.deadline_ms, received_at),
+                deadline=time_after(attach.deadline_ms, incoming.received_at),
                 now=now,
             )
         except UnknownRequest as refusal:
             if self._holding.may_become_known(name, now):
-                self._hold_for_name(connection, message, received_at, name, attach.number)
+                held = Held(incoming=incoming, name=name, number=attach.number)
+                self._holding.wait_for_name(held)
             else:
                 self._reject(connection, attach.number, refusal)
         except Refused as refusal:
@@ -200,19 +198,17 @@ class Intake:
 
     # --- what ends requests ---
 
-    def _cancel(
-        self, connection: Connection, message: engine.FrontendToCore, received_at: float, now: float
-    ) -> None:
-        cancel = message.cancel
+    def _cancel(self, incoming: Incoming, now: float) -> None:
+        cancel = incoming.message.cancel
         name = (cancel.tenant, cancel.request_id)
         answer = self._core.cancel(tenant=cancel.tenant, request_id=cancel.request_id, now=now)
         if not answer.is_known and self._holding.may_become_known(name, now):
-            self._hold_for_name(connection, message, received_at, name, None)
+            self._holding.wait_for_name(Held(incoming=incoming, name=name))
             return
         out = engine.CancelAnswer(
             call=cancel.call, is_known=answer.is_known, was_finished=answer.was_finished
         )
-        connection.post(engine.CoreToFrontend(cancel_answer=out))
+        incoming.connection.post(engine.CoreToFrontend(cancel_answer=out))
 
     def _finish(self, connection: Connection, finish: engine.Finish, now: float) -> None:
         try:
@@ -242,30 +238,12 @@ class Intake:
         self._delivery.forget_request(connection.owner, detach.number)
 
     def _detach_held(self, held: Held, *, cancel: bool) -> None:
-        submit = held.message.submit
-        if held.message.WhichOneof("kind") != "submit" or cancel or not submit.keep_for_ms:
+        submit = held.incoming.message.submit
+        is_submit = held.incoming.message.WhichOneof("kind") == "submit"
+        if not is_submit or cancel or not submit.keep_for_ms:
             return  # nothing was kept yet, so there is nothing to end
         submit.is_detached = True
         if self._core.max_sequence_tokens:
             self._holding.wait_for_name(held)
         else:
             self._holding.wait_for_workers(held)
-
-    def _hold_for_name(
-        self,
-        connection: Connection,
-        message: engine.FrontendToCore,
-        received_at: float,
-        name: tuple[str, str],
-        number: int | None,
-    ) -> None:
-        self._holding.wait_for_name(
-            Held(
-                connection=connection,
-                message=message,
-                received_at=received_at,
-                name=name,
-                number=number,
-                give_up_at=None,
-            )
-        )

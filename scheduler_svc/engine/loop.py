@@ -17,19 +17,13 @@ from scheduler_svc.control.child_protocol import DrainOrder, Order
 from scheduler_svc.control.silence import PatientClock
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.request import EndReason
-from scheduler_svc.engine.condition import (
-    Condition,
-    Facts,
-    encode_snapshot,
-    encode_status,
-    judge,
-)
-from scheduler_svc.engine.core_readings import CoreReadings
+from scheduler_svc.engine.condition import Condition
 from scheduler_svc.engine.desk import Desk
 from scheduler_svc.engine.group_link import GroupLink
 from scheduler_svc.engine.holding import Holding
 from scheduler_svc.engine.instant import Instant
 from scheduler_svc.engine.intake import Intake
+from scheduler_svc.engine.report import Report
 from scheduler_svc.engine.router import Router
 from scheduler_svc.engine.steps import Steps
 from scheduler_svc.engine.worker_link import WorkerLink
@@ -61,30 +55,20 @@ class Parts:
     desk: Desk
     intake: Intake
     holding: Holding
-    readings: CoreReadings
+    report: Report
 
 
 class Loop:
     """`connect`, then `turn` until `is_stopping`."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        sockets: Sockets,
-        *,
-        core_incarnation: int,
-        patience_s: float,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, parts: Parts, sockets: Sockets, *, clock: Callable[[], float]) -> None:
         self.parts = parts
         self._sockets = sockets
-        self._core_incarnation = core_incarnation
-        self._patience_s = patience_s
         self._clock = clock
         self._patient_clock = PatientClock(clock)
         self._control: ControlChild | None = None
         self._beat_due_at = 0.0
-        self._drain_ends_at: float | None = None
+        self._cut_due_at: float | None = None
         self._told: Condition | None = None
         self.is_stopping = False
         self.poller = zmq.Poller()
@@ -96,6 +80,8 @@ class Loop:
             self.poller.register(router.socket, zmq.POLLIN)
         self._control = control_child
         control_child.connect(self.poller)
+        # the first to say Hello must find a status to be told
+        self._tell_condition(self._look(), is_beat=True)
 
     def close(self) -> None:
         """Closes the sockets; what was not sent is dropped."""
@@ -131,22 +117,7 @@ class Loop:
 
     def snapshot(self) -> control.Snapshot:
         """What the supervisor is told once a second."""
-        at, parts = self._look(), self.parts
-        readings = parts.readings.render(
-            parts.core.counts(),
-            num_steps=parts.core.num_steps_done,
-            num_epochs=parts.steps.num_epochs_begun,
-        )
-        is_drained = self._drain_ends_at is not None and not (
-            parts.core.has_work or parts.desk.has_unsent
-        )
-        return encode_snapshot(
-            self._condition(at),
-            readings=readings,
-            has_work=parts.core.has_work,
-            moved_s=at.now - parts.steps.moved_at,
-            is_drained=is_drained,
-        )
+        return self.parts.report.snapshot(self._look())
 
     # --- inside ---
 
@@ -163,9 +134,10 @@ class Loop:
             _LOG.info("stopping: %s", order.reason)
             self.is_stopping = True
             return
-        if self._drain_ends_at is None:
+        if not self.parts.report.is_draining:
             _LOG.info("draining, for at most %.0f s", order.limit_s)
-        self._drain_ends_at = at.now + order.limit_s
+        self.parts.report.is_draining = True
+        self._cut_due_at = at.now + order.limit_s
         self._tell_condition(at, is_beat=False)
 
     def _receive_group(self, at: Instant) -> None:
@@ -182,9 +154,12 @@ class Loop:
         if expiry is not None and at.now >= expiry:
             core.expire(at.now)
             self.parts.steps.note_change()
-        if self._drain_ends_at is not None and at.now >= self._drain_ends_at and core.has_work:
-            _LOG.warning("the drain's limit is met: what still runs is ended")
-            core.end_all(EndReason.DRAINED, at.now)
+        if self._cut_due_at is not None and at.now >= self._cut_due_at:
+            self._cut_due_at = at.now + BEAT_INTERVAL_S  # a frontend may still submit again
+            num_live = core.counts().num_live
+            if num_live:
+                _LOG.warning("the drain's limit is met: %d requests are ended", num_live)
+                core.end_all(EndReason.DRAINED, at.now)
 
     def _beat(self, at: Instant) -> None:
         is_due = at.patient >= self._beat_due_at
@@ -198,39 +173,14 @@ class Loop:
 
     def _tell_condition(self, at: Instant, *, is_beat: bool) -> None:
         parts = self.parts
-        condition = self._condition(at)
+        condition = parts.report.condition(at)
         if condition == self._told and not is_beat:
             return
         self._told = condition
         parts.intake.refuse_new(
             draining=condition.is_draining, no_workers=condition.are_workers_gone, now=at.now
         )
-        status = encode_status(
-            condition,
-            core_incarnation=self._core_incarnation,
-            max_sequence_tokens=parts.core.max_sequence_tokens,
-            vocab_size=parts.steps.limits.vocab_size if parts.steps.limits else 0,
-            model_digest=parts.steps.model_digest,
-        )
-        parts.desk.tell_status(status)
-
-    def _condition(self, at: Instant) -> Condition:
-        parts = self.parts
-        late_at = parts.steps.late_at()
-        return judge(
-            Facts(
-                now=at.now,
-                has_epoch=parts.core.has_epoch,
-                workers_condition=parts.workers.condition,
-                permanent_error=parts.group.permanent_error,
-                epoch_left_at=parts.steps.epoch_left_at,
-                is_draining=self._drain_ends_at is not None,
-                has_work=parts.core.has_work,
-                moved_at=parts.steps.moved_at,
-                late_at=None if late_at is None else at.now + late_at - at.patient,
-                patience_s=self._patience_s,
-            )
-        )
+        parts.desk.tell_status(parts.report.status(condition))
 
     def _wait_ms(self, at: Instant) -> int:
         assert self._control is not None, "connect comes first"
@@ -240,7 +190,7 @@ class Loop:
             parts.core.next_expiry(),
             parts.holding.next_due(at.now),
             parts.desk.retry_due_at(),
-            self._drain_ends_at if parts.core.has_work else None,
+            self._cut_due_at,
         )
         waits = [time - at.now for time in times if time is not None]
         waits += [time - at.patient for time in patient_times if time is not None]

@@ -6,6 +6,10 @@ from typing import Protocol
 import zmq
 
 
+class CannotBind(Exception):
+    """An endpoint cannot be opened; the text names it and the reason."""
+
+
 class Sent(enum.Enum):
     """What became of a message."""
 
@@ -32,11 +36,14 @@ class Router:
         self.socket = context.socket(zmq.ROUTER)
 
     def bind(self) -> None:
-        """Opens the endpoint; raises zmq.ZMQError when it cannot."""
+        """Opens the endpoint. Raises CannotBind."""
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, self._max_unsent)
-        self.socket.bind(self._endpoint)
+        try:
+            self.socket.bind(self._endpoint)
+        except zmq.ZMQError as error:
+            raise CannotBind(f"cannot bind {self._endpoint}: {error}") from error
 
     def close(self) -> None:
         """Closes the endpoint; what was not sent is dropped."""

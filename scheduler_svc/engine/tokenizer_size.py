@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 
 
+class UnreadableTokenizer(Exception):
+    """A tokenizer file is none; the text names it."""
+
+
 def count_tokenizer_ids(model_dir: Path) -> int | None:
     """One more than the highest id in tokenizer.json; None without such a file.
 
     Embeddings may have more rows than that: padding, which must never be chosen.
-    Raises ValueError, naming the file, when it cannot be read as a tokenizer.
+    Raises UnreadableTokenizer.
     """
     path = model_dir / "tokenizer.json"
     if not path.is_file():
@@ -20,5 +24,5 @@ def count_tokenizer_ids(model_dir: Path) -> int | None:
         ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
         added: list[int] = [token["id"] for token in tokenizer.get("added_tokens") or ()]
         return int(1 + max((*ids, *added)))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no tokenizer file: {error!r}") from error
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableTokenizer(f"{path} is no tokenizer file: {error!r}") from error

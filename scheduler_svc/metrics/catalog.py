@@ -31,7 +31,7 @@ CATALOG: dict[str, MetricSpec] = {
     # --- core ---
     "num_requests_running": MetricSpec("gauge", "Sequences in the running batch"),
     "num_requests_waiting": MetricSpec("gauge", "Sequences waiting, preempted ones included"),
-    "num_requests_live": MetricSpec("gauge", "Sequences that have not ended"),
+    "num_requests_live": MetricSpec("gauge", "Requests with an output that has not ended"),
     "num_tokens_waiting": MetricSpec("gauge", "Prompt tokens of requests that have not run yet"),
     "kv_blocks_in_use": MetricSpec("gauge", "KV blocks held by sequences"),
     "kv_blocks_cached": MetricSpec("gauge", "KV blocks free to take, their contents findable"),

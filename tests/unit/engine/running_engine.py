@@ -10,7 +10,7 @@ import zmq
 from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.config import ServiceConfig
 from scheduler_svc.endpoints import Endpoints
-from scheduler_svc.engine.process import build_loop
+from scheduler_svc.engine.build import build_loop
 
 
 class RunningEngine:

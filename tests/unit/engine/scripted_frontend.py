@@ -51,6 +51,11 @@ class ScriptedFrontend:
         self.num_delivers = 0
 
     def hello(self, *, receive_limit: int = 1000) -> None:
+        """A fresh connection, answered."""
+        self.greet(receive_limit=receive_limit)
+        self.pump_until(lambda: bool(self.statuses))
+
+    def greet(self, *, receive_limit: int = 1000) -> None:
         """A fresh connection."""
         self.close()
         self._reset()
@@ -63,7 +68,6 @@ class ScriptedFrontend:
             protocol_version=1, name=self.name, incarnation=self.incarnation
         )
         self.send(engine.FrontendToCore(hello=hello))
-        self.pump_until(lambda: bool(self.statuses))
 
     def close(self) -> None:
         """Vanishes without a word."""

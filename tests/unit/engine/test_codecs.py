@@ -21,7 +21,7 @@ from scheduler_svc.engine.request_codec import (
     refusal_label,
 )
 from scheduler_svc.engine.step_codec import MalformedMessage, decode_result, encode_plan
-from scheduler_svc.engine.tokenizer_size import count_tokenizer_ids
+from scheduler_svc.engine.tokenizer_size import UnreadableTokenizer, count_tokenizer_ids
 from tests.unit.engine.scripted_frontend import ints, make_submit, resumed
 
 EPOCH = step.Epoch(core_incarnation=3, counter=9)
@@ -266,5 +266,5 @@ def test_tokenizer_ids_are_counted_with_the_added_ones(tmp_path: Path) -> None:
     path.write_text('{"model": {"vocab": [["a", -1.0], ["b", -2.0]]}}')
     assert count_tokenizer_ids(tmp_path) == 2
     path.write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+    with pytest.raises(UnreadableTokenizer, match=r"tokenizer\.json"):
         count_tokenizer_ids(tmp_path)

@@ -47,3 +47,14 @@ def test_broken_tokenizer_file_is_an_error_that_names_the_file(tmp_path: Path) -
         _, errors = core.communicate(timeout=LIMIT_S)
     assert core.returncode == 78
     assert str(tmp_path / "tokenizer.json") in errors
+
+
+def test_run_folder_that_is_too_deep_for_sockets_is_an_error(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    write_config(ServiceConfig(), deep)
+    with start(deep) as core:
+        _, errors = core.communicate(timeout=LIMIT_S)
+    assert core.returncode == 78
+    assert "cannot bind ipc://" in errors
+    assert "Traceback" not in errors

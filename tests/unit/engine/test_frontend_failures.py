@@ -1,8 +1,11 @@
 """Frontends lag, die, lose messages and come back; nothing is lost and nothing is told twice."""
 
+from pathlib import Path
+
 from octavo.internal.v1 import control_pb2 as control
 from octavo.internal.v1 import engine_pb2 as engine
-from tests.unit.engine.scripted_frontend import resumed
+from scheduler_svc.endpoints import Endpoints
+from tests.unit.engine.scripted_frontend import ScriptedFrontend, resumed
 from tests.unit.engine.scripted_rank import Script, expected_tokens
 from tests.unit.engine.world import World
 
@@ -228,3 +231,16 @@ def test_supervisor_is_told_readings_and_readiness(world: World) -> None:
     assert last["num_requests_running"].gauge == 0
     assert sum(last["request_queue_time_seconds"].histogram.counts) == 1
     assert supervisor.snapshots[0].not_ready_reason
+
+
+def test_first_status_names_the_core_even_to_a_frontend_that_was_there_before(
+    world: World, tmp_path: Path
+) -> None:
+    frontend = ScriptedFrontend(world.context, Endpoints(tmp_path).engine)
+    frontend.greet()
+    world.engine()
+    frontend.pump_until(lambda: len(frontend.statuses) >= 2)
+    frontend.close()
+    incarnations = {status.core_incarnation for status in frontend.statuses}
+    assert len(incarnations) == 1
+    assert 0 not in incarnations

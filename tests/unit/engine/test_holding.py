@@ -1,7 +1,7 @@
 """What must wait for workers or for a name, and until when."""
 
 from octavo.internal.v1 import engine_pb2 as engine
-from scheduler_svc.engine.connection import Connection
+from scheduler_svc.engine.connection import Connection, Incoming
 from scheduler_svc.engine.holding import Held, Holding
 from tests.unit.engine.recording_sender import RecordingSender
 
@@ -23,9 +23,7 @@ def make_held(
     give_up_at: float | None = None,
 ) -> Held:
     return Held(
-        connection=connection or make_connection(),
-        message=engine.FrontendToCore(),
-        received_at=0.0,
+        incoming=Incoming(connection or make_connection(), engine.FrontendToCore(), 0.0),
         name=name,
         number=number,
         give_up_at=give_up_at,
