@@ -67,10 +67,12 @@ class Admission:
     def _start_short(self, draft: Draft, left: int, now: float) -> tuple[int, list[Sequence]]:
         """Starts waiting sequences that end their prompt; returns budget left, who was passed."""
         passed: list[Sequence] = []
+        batch = draft.epoch.batch
         with closing(self._lifecycle.room.queue.walk()) as candidates:
             for sequence in candidates:
                 if self._is_late(draft.epoch, sequence, now):
                     self._lifecycle.end_request(sequence.request, EndReason.DEADLINE, now)
+                    passed = [each for each in passed if each.end is None]
                     continue
                 match = self._consider(draft.epoch, sequence, left)
                 if match is not None:
@@ -78,12 +80,13 @@ class Admission:
                     left -= self._start(draft, sequence, match, left, now)
                 else:
                     passed.append(sequence)
-                    if sequence.num_times_passed >= self._policy.max_times_passed:
-                        break
-                is_full = not left or not draft.epoch.batch.num_free_slots
-                if is_full or len(passed) == _MAX_LOOK_AHEAD:
+                may_go_on = left and batch.num_free_slots and len(passed) < _MAX_LOOK_AHEAD
+                if not may_go_on or not all(self._may_be_passed(each) for each in passed):
                     break
         return left, passed
+
+    def _may_be_passed(self, sequence: Sequence) -> bool:
+        return sequence.num_times_passed < self._policy.max_times_passed
 
     def _start_long(self, draft: Draft, passed: list[Sequence], left: int, now: float) -> None:
         """Starts the first of those that lacked nothing but budget, with what is left of it."""
@@ -95,7 +98,7 @@ class Admission:
                 self._note_passed(passed[:index])
                 self._start(draft, sequence, match, left, now)
                 return
-            if sequence.num_times_passed >= self._policy.max_times_passed:
+            if not self._may_be_passed(sequence):
                 return
 
     def _consider(self, epoch: Epoch, sequence: Sequence, left: int | None) -> Match | None:

@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.limits import Policy, WorkerLimits
-from scheduler_svc.core.news import NO_OWNER, Accepted, Attached, OutputEnd, StepNews
+from scheduler_svc.core.news import NO_OWNER, Accepted, Attached, OutputEnd, RequestStart, StepNews
 from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.core.request import EndReason, NewRequest, SamplingParams
 from scheduler_svc.core.sequence import Phase
@@ -89,6 +89,7 @@ class Replica:
         self.results: deque[StepResult] = deque()
         self.readers: dict[tuple[int, int, int], Reader] = {}
         self.ends: list[OutputEnd] = []
+        self.starts: list[RequestStart] = []
         self.plans: list[StepPlan] = []
         self.num_submitted = 0
         self.core.start_epoch(self.limits, self.now)
@@ -198,6 +199,7 @@ class Replica:
                 assert first == len(reader.tokens), "tokens follow each other"
                 assert reader.end is None, "nothing comes after the end"
                 reader.tokens.append(token)
+        self.starts += news.starts
         for end in news.ends:
             self.ends.append(end)
             if end.owner != NO_OWNER:
