@@ -29,7 +29,7 @@ from worker_svc.kernels.support import num_multiprocessors
 _LOG2_E = 1.4426950408889634
 _FEWEST_GROUP_ROWS = 16
 _MOST_SPLITS = 64
-_COMBINED_VALUES = 4096
+_COMBINED_VALUES = 2048
 _PROGRAMS_PER_MULTIPROCESSOR = 2
 
 
@@ -141,14 +141,9 @@ def decode_attention(
         block_size=block_size,
         tile=tuning.tile,
         padded_width=padded_width,
-        splits_at_once=_splits_at_once(num_splits, padded_width),
+        # not fewer where there are fewer splits: one variant serves every bucket
+        splits_at_once=max(1, _COMBINED_VALUES // padded_width),
         num_warps=tuning.num_warps,
         num_stages=tuning.num_stages,
     )
     return out
-
-
-def _splits_at_once(num_splits: int, padded_width: int) -> int:
-    """As many as registers hold; a power of 2, so that few variants are compiled."""
-    splits: int = triton.next_power_of_2(num_splits)
-    return max(1, min(splits, _COMBINED_VALUES // padded_width))
