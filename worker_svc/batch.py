@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from octavo.internal.v1 import step_pb2
-from worker_svc.batch_step import BatchStep, Booleans, Int32s, TokenMasks
+from worker_svc.batch_step import BatchStep, Booleans, Int32s, NewBlocks, TokenMasks
 from worker_svc.plan_columns import (
     BatchLimits,
     BlockColumns,
@@ -67,8 +67,10 @@ class _Rows:
 class ResidentBatch:
     """The slots of one epoch after another; `clear` begins a new one."""
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, *, gathers_tables: bool = True) -> None:
+        """`gathers_tables` is false when the runner keeps the slots' block tables itself."""
         self._limits = limits
+        self._gathers_tables = gathers_tables
         self._states = _SlotStates.empty(limits.max_num_seqs)
         self._tables = np.zeros((limits.max_num_seqs, limits.max_blocks_per_slot), np.int32)
         self._sampling = SlotSampling(limits.max_num_seqs)
@@ -122,7 +124,8 @@ class ResidentBatch:
 
     def _step(self, columns: PlanColumns, rows: _Rows) -> BatchStep:
         """A copy of all that the step needs: later plans may change the slots before it runs."""
-        num_steady_rows = columns.num_steady_rows
+        num_steady_rows, blocks = columns.num_steady_rows, columns.blocks
+        width = rows.width if self._gathers_tables else 0
         return BatchStep(
             slots=columns.slots,
             num_tokens=rows.num_tokens,
@@ -130,8 +133,9 @@ class ResidentBatch:
             is_decode=np.arange(columns.slots.size) < num_steady_rows,
             samples=rows.samples,
             token_ids=np.concatenate((np.zeros(num_steady_rows, np.int32), columns.chunks.tokens)),
-            block_table=self._tables[columns.slots, : rows.width],
+            block_table=self._tables[columns.slots, :width],
             sampling=self._sampling.rows(columns.slots),
+            new_blocks=NewBlocks(blocks.slots, blocks.indexes, blocks.ids),
         )
 
 

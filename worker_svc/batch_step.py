@@ -67,6 +67,18 @@ class TokenMasks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NewBlocks:
+    """Blocks that slots get with a step, for runners that keep the slots' tables themselves.
+
+    Ordered by slot, then index. Between starts of a slot its table only grows.
+    """
+
+    slots: Int32s  # [N]
+    indexes: Int32s  # [N] in the slot's table
+    ids: Int32s  # [N]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchStep:
     """All rows of one step, in the order of the plan.
 
@@ -80,9 +92,10 @@ class BatchStep:
     is_decode: Booleans  # [R]
     samples: Booleans  # [R] whether a token is chosen after the row's last token
     token_ids: Int32s  # [T] row after row
-    block_table: Int32s  # [R, W] block ids, padded with 0
+    block_table: Int32s  # [R, W] block ids, padded with 0; [R, 0] for a runner that keeps tables
     sampling: SamplingColumns
     masks: TokenMasks | None = None
+    new_blocks: NewBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

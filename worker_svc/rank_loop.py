@@ -148,6 +148,6 @@ class RankLoop:
             num_blocks=welcomed.num_blocks,
             num_tokenizer_ids=welcomed.num_tokenizer_ids,
             runner=runner,
-            batch=ResidentBatch(limits),
+            batch=ResidentBatch(limits, gathers_tables=not self._model.facts.keeps_tables),
             queue=StepQueue(runner=runner, channel=self._channel),
         )

@@ -18,6 +18,8 @@ class ModelFacts:
     max_model_len: int
     num_blocks: int
     """KV blocks this rank can hold, the trash block included."""
+    keeps_tables: bool = False
+    """Whether its runner keeps the slots' block tables itself, out of each step's new blocks."""
 
 
 class RankModel(Protocol):

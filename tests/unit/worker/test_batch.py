@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from octavo.internal.v1 import step_pb2
 from tests.fakes.plan_writer import Chunk, PlanWriter, from_int32s, int32s
 from worker_svc.batch import PlannedStep, ResidentBatch, with_masks
-from worker_svc.batch_step import NO_STOP_ID, BatchStep, SamplingColumns
+from worker_svc.batch_step import NO_STOP_ID, BatchStep, NewBlocks, SamplingColumns
 from worker_svc.plan_columns import BatchLimits, ProtocolFault
 
 LIMITS = BatchLimits(
@@ -160,12 +160,29 @@ def test_a_step_is_untouched_by_later_plans(data: st.DataObject) -> None:
     assert all(columns_of(step) == before for step, before in steps)
 
 
+@given(st.data())
+def test_a_table_kept_from_new_blocks_is_the_gathered_one(data: st.DataObject) -> None:
+    batch, keeper = ResidentBatch(LIMITS), ResidentBatch(LIMITS, gathers_tables=False)
+    writer, blocks = new_writer(), Blocks()
+    kept = np.zeros((LIMITS.max_num_seqs, LIMITS.max_blocks_per_slot), np.int32)
+    for _ in range(data.draw(st.integers(1, 6))):
+        plan = draw_plan(data, writer, blocks)
+        step, lean = batch.apply(plan).step, keeper.apply(plan).step
+        assert lean.new_blocks is not None
+        kept[lean.new_blocks.slots, lean.new_blocks.indexes] = lean.new_blocks.ids
+        assert lean.block_table.shape == (step.slots.size, 0)
+        ends = step.start_positions + step.num_tokens
+        for row, slot in enumerate(step.slots):
+            used = -(-int(ends[row]) // LIMITS.block_size)
+            assert kept[slot, :used].tolist() == step.block_table[row, :used].tolist()
+
+
 def columns_of(step: BatchStep) -> tuple[object, ...]:
     """Every value of the step, comparable."""
-    parts: list[BatchStep | SamplingColumns] = [step, step.sampling]
-    names = [
-        [f.name for f in fields(part) if f.name not in {"sampling", "masks"}] for part in parts
-    ]
+    assert step.new_blocks is not None
+    parts: list[BatchStep | SamplingColumns | NewBlocks] = [step, step.sampling, step.new_blocks]
+    nested = {"sampling", "masks", "new_blocks"}
+    names = [[f.name for f in fields(part) if f.name not in nested] for part in parts]
     return tuple(
         (name, getattr(part, name).tolist())
         for part, of_part in zip(parts, names, strict=True)
