@@ -15,8 +15,9 @@ from scheduler_svc.engine.holding import Holding
 from scheduler_svc.engine.instant import Instant
 from scheduler_svc.engine.intake import Intake
 
-# a socket that was full is tried again after this long
-RETRY_INTERVAL_S = 0.01
+# a socket that was full is tried again after this long, and ever less often while it stays so
+_FIRST_RETRY_S = 0.01
+_LAST_RETRY_S = 0.25
 
 
 class Desk:
@@ -39,7 +40,8 @@ class Desk:
         self._holding = holding
         self._readings = readings
         self._status = engine.CoreStatus()
-        self._retried_at = 0.0
+        self._retry_due_at = 0.0
+        self._retry_interval_s = _FIRST_RETRY_S
 
     @property
     def has_unsent(self) -> bool:
@@ -76,16 +78,20 @@ class Desk:
 
     def retry(self, at: Instant) -> None:
         """Serves frontends whose sockets were full, if it is time to try."""
-        if at.now < self._retried_at + RETRY_INTERVAL_S or not self.has_unsent:
+        if not self.has_unsent:
+            self._retry_interval_s = _FIRST_RETRY_S
             return
-        self._retried_at = at.now
+        if at.now < self._retry_due_at:
+            return
         for connection in self.link:
             connection.flush()
         self._delivery.retry()
+        self._retry_due_at = at.now + self._retry_interval_s
+        self._retry_interval_s = min(2 * self._retry_interval_s, _LAST_RETRY_S)
 
     def retry_due_at(self) -> float | None:
         """When `retry` has something to do, on the real clock."""
-        return self._retried_at + RETRY_INTERVAL_S if self.has_unsent else None
+        return self._retry_due_at if self.has_unsent else None
 
     def tell_status(self, status: engine.CoreStatus) -> None:
         """Sends the status to all frontends: a change, or the life sign."""

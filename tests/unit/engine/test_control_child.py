@@ -147,6 +147,30 @@ async def test_asyncio_driver_passes_orders_on(tmp_path: Path) -> None:
     assert orders == [DrainOrder(limit_s=2.5), ShutdownOrder(reason="test")]
 
 
+async def test_asyncio_driver_opens_fresh_sockets_while_nobody_answers(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/control.sock"
+    with zmq.Context() as context:
+        supervisor = Supervisor(context, endpoint)
+        child = make_child(context, endpoint, clock=lambda: 1.4 * time.monotonic())
+        child.connect()
+        orders: list[Order] = []
+        task = asyncio.create_task(child.run(orders.append))
+        identities: set[bytes] = set()
+        end = time.monotonic() + LIMIT_S
+        while len(identities) < 3 and time.monotonic() < end and not task.done():
+            received = supervisor.receive()
+            if received is not None and received[1].WhichOneof("kind") == "hello":
+                identities.add(received[0])
+            await asyncio.sleep(0.002)
+        assert not task.done()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        child.close()
+        supervisor.socket.close()
+    assert len(identities) == 3
+
+
 def test_garbage_is_dropped_and_counts_as_a_life_sign() -> None:
     protocol = ChildProtocol(role="core", name="core", pid=1, incarnation=1, now=0.0)
     protocol.open(0.0)
