@@ -29,7 +29,7 @@ def die_with_parent() -> None:
     """
     if sys.platform != "linux":
         return
-    parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
+    parent = int(os.environ.get(PARENT_VARIABLE) or os.getppid())
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         error = ctypes.get_errno()
