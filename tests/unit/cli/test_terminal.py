@@ -2,8 +2,17 @@
 
 import io
 
+import pytest
+
 from octavo.cli.answer import Stopwatch
-from octavo.progress_display import PlainDisplay
+from octavo.progress_display import PlainDisplay, RichDisplay, display_progress
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Clock:
@@ -52,3 +61,21 @@ def test_plain_progress_is_a_line_now_and_then() -> None:
         "Starting ...",
         "Starting: loading",
     ]
+
+
+def test_a_terminal_gets_a_bar_and_nothing_stays() -> None:
+    terminal = Terminal()
+    with display_progress(to=terminal) as display:
+        assert isinstance(display, RichDisplay)
+        display.bytes_done("Downloading", 1_000_000, 2_000_000)
+        display.line("Starting", "loading [weights]")
+    assert "Downloading" in terminal.getvalue()
+    assert "loading [weights]" in terminal.getvalue()
+
+
+def test_a_terminal_without_rich_and_a_file_get_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    with display_progress(to=io.StringIO()) as display:
+        assert isinstance(display, PlainDisplay)
+    monkeypatch.setattr("octavo.progress_display.find_spec", lambda _: None)
+    with display_progress(to=Terminal()) as display:
+        assert isinstance(display, PlainDisplay)

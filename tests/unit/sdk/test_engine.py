@@ -123,12 +123,19 @@ def test_a_step_raises_a_failure_and_keeps_the_other_results(engine: octavo.Engi
 def test_progress_is_drawn_when_it_is_wanted(
     engine: octavo.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("tqdm")
     engine.generate(["a", "b"])
     drawn = capsys.readouterr().err
     assert "2/2" in drawn
     assert "prefill" in drawn
     engine.generate(["a", "b"], use_tqdm=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_without_tqdm_there_is_no_bar(
+    engine: octavo.Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.engine.batch.find_spec", lambda _: None)
+    assert len(engine.generate(["a", "b"])) == 2
     assert capsys.readouterr().err == ""
 
 
