@@ -28,8 +28,9 @@ from worker_svc.kernels.support import num_multiprocessors
 
 _LOG2_E = 1.4426950408889634
 _FEWEST_GROUP_ROWS = 16
+_FEWEST_DIMS = 16
 _MOST_SPLITS = 64
-_COMBINED_VALUES = 2048
+_COMBINED_VALUES_PER_WARP = 512  # three numbers for each in registers
 _PROGRAMS_PER_MULTIPROCESSOR = 2
 
 
@@ -137,12 +138,12 @@ def decode_attention(
         group=group,
         padded_group=max(triton.next_power_of_2(group), _FEWEST_GROUP_ROWS),
         head_dim=head_dim,
-        padded_dim=triton.next_power_of_2(head_dim),
+        padded_dim=max(triton.next_power_of_2(head_dim), _FEWEST_DIMS),
         block_size=block_size,
         tile=tuning.tile,
         padded_width=padded_width,
         # not fewer where there are fewer splits: one variant serves every bucket
-        splits_at_once=max(1, _COMBINED_VALUES // padded_width),
+        splits_at_once=max(1, _COMBINED_VALUES_PER_WARP * tuning.num_warps // padded_width),
         num_warps=tuning.num_warps,
         num_stages=tuning.num_stages,
     )

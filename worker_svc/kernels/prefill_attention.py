@@ -23,6 +23,7 @@ from worker_svc.kernels.prefill_programs import attend_tile
 
 _LOG2_E = 1.4426950408889634
 _FEWEST_LINES = 16
+_FEWEST_DIMS = 16
 _ROWS_AT_ONCE = 128
 
 
@@ -81,7 +82,7 @@ def prefill_attention(
         num_kv_heads=num_kv_heads,
         group=group,
         head_dim=head_dim,
-        padded_dim=triton.next_power_of_2(head_dim),
+        padded_dim=max(triton.next_power_of_2(head_dim), _FEWEST_DIMS),
         block_size=block_size,
         query_tile=query_tile,
         tile=tuning.tile,

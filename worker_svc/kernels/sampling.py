@@ -9,7 +9,8 @@ M rows of grammar masks.
 Two launches. First, programs (row, chunk): a program walks its chunk in tiles and keeps, in every
 lane, the best value so far and its id; lanes are compared once, at the end. One row has to fill
 the device and 256 rows must not drown it in programs, so chunks grow with S: about four programs
-a multiprocessor, at least a tile each. Then, programs (row): the best of C values, the token, the
+a multiprocessor, at least a tile each. Their number is an argument, not a constant: one compiled
+variant serves all buckets. Then, programs (row): the best of C values, the token, the
 row's failure and the slot's last token.
 
 Sharded logits: each rank reduces its own ids to one (value, id) a row, `shard_best`; gathered over
@@ -23,14 +24,13 @@ branch for the whole program.
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from worker_svc.kernels.sampling_programs import best_of_chunk, best_of_row
 from worker_svc.kernels.support import num_multiprocessors
 
 _TILE = 1024
 _PROGRAMS_PER_MULTIPROCESSOR = 4
-_MOST_CHUNKS = 1024
+_MOST_CHUNKS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +64,11 @@ class ChosenTokens:
     last_tokens: torch.Tensor  # [slots]
 
 
-def num_chunks(num_rows: int, num_ids: int, *, device: torch.device) -> int:
-    """C: chunks that fill the device, each of whole tiles."""
-    wanted: int = triton.cdiv(
-        _PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(device), max(num_rows, 1)
-    )
-    most: int = min(triton.cdiv(num_ids, _TILE), _MOST_CHUNKS)
-    return max(1, min(wanted, most))
+def _tiles_per_chunk(num_rows: int, num_tiles: int, *, device: torch.device) -> int:
+    """As many as leave enough programs to fill the device."""
+    programs = _PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(device)
+    chunks = max(1, min(programs // num_rows, num_tiles, _MOST_CHUNKS))
+    return -(-num_tiles // chunks)
 
 
 def best_of_chunks(
@@ -82,15 +80,17 @@ def best_of_chunks(
     """
     num_rows, num_ids = logits.shape
     assert logits.stride(1) == 1
-    num_parts = num_chunks(num_rows, num_ids, device=logits.device)
+    num_tiles = -(-num_ids // _TILE)
+    tiles_per_chunk = _tiles_per_chunk(max(num_rows, 1), num_tiles, device=logits.device)
+    num_chunks = -(-num_tiles // tiles_per_chunk)
     candidates = Candidates(
-        values=logits.new_empty(num_rows, num_parts, dtype=torch.float32),
-        ids=logits.new_empty(num_rows, num_parts, dtype=torch.int32),
+        values=logits.new_empty(num_rows, num_chunks, dtype=torch.float32),
+        ids=logits.new_empty(num_rows, num_chunks, dtype=torch.int32),
     )
     if num_rows == 0:
         return candidates
     has_masks = rows.mask_rows is not None and rows.mask_words is not None
-    best_of_chunk[(num_rows, num_parts)](
+    best_of_chunk[(num_rows, num_chunks)](
         logits,
         candidates.values,
         candidates.ids,
@@ -102,13 +102,13 @@ def best_of_chunks(
         rows.mask_rows if has_masks else rows.positions,
         rows.mask_words if has_masks else rows.positions,
         logits.stride(0),
+        rows.stop_ids.shape[1],
+        num_chunks,
+        tiles_per_chunk,
         num_mask_words=rows.mask_words.shape[1] if rows.mask_words is not None else 0,
-        num_stop_ids=rows.stop_ids.shape[1],
         first_id=first_id,
         num_ids=num_ids,
         num_known=min(num_ids, max(0, num_tokenizer_ids - first_id)),
-        num_parts=num_parts,
-        tiles_per_part=triton.cdiv(triton.cdiv(num_ids, _TILE), num_parts),
         tile=_TILE,
     )
     return candidates
@@ -140,9 +140,10 @@ def _launch_finish(
     second_out: torch.Tensor,
     chosen: ChosenTokens | None,
 ) -> None:
-    num_rows, num_parts = candidates.values.shape
+    num_rows, num_chunks = candidates.values.shape
     values, ids = candidates.values, candidates.ids
     assert values.stride() == ids.stride()
+    assert num_chunks <= _MOST_CHUNKS
     best_of_row[(num_rows,)](
         values,
         ids,
@@ -152,7 +153,7 @@ def _launch_finish(
         ids if chosen is None else chosen.last_tokens,
         values.stride(0),
         values.stride(1),
+        num_chunks,
         is_last=chosen is not None,
-        num_parts=num_parts,
-        padded_parts=triton.next_power_of_2(num_parts),
+        most_chunks=_MOST_CHUNKS,
     )

@@ -7,6 +7,7 @@ from worker_svc.kernels.jit import kernel
 
 
 @kernel(
+    varying=("num_stop_ids", "num_chunks", "tiles_per_chunk"),
     unaligned=(
         "temperature_ptr",
         "seeds_ptr",
@@ -29,25 +30,25 @@ def best_of_chunk(
     mask_rows_ptr: tl.tensor,
     mask_words_ptr: tl.tensor,
     row_stride: tl.tensor,
+    num_stop_ids: tl.tensor,
+    num_chunks: tl.tensor,
+    tiles_per_chunk: tl.tensor,
     num_mask_words: tl.constexpr,
-    num_stop_ids: tl.constexpr,
     first_id: tl.constexpr,
     num_ids: tl.constexpr,
     num_known: tl.constexpr,
-    num_parts: tl.constexpr,
-    tiles_per_part: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """Program (row, part): the best of the part's tiles, into values and ids [row, part]."""
-    row, part = tl.program_id(0), tl.program_id(1)
+    """Program (row, chunk): the best of the chunk's tiles, into values and ids [row, chunk]."""
+    row, chunk = tl.program_id(0), tl.program_id(1)
     temperature = tl.load(temperature_ptr + row)
     position = tl.load(positions_ptr + row)
     is_early = position < tl.load(min_position_ptr + row)
     first_key, second_key = noise_keys(tl.load(seeds_ptr + row), position)
     best = tl.full([tile], float("-inf"), tl.float32)
     best_local = tl.full([tile], num_known, tl.int32)
-    for index in range(tiles_per_part):
-        local = (part * tiles_per_part + index) * tile + tl.arange(0, tile)
+    for index in range(tiles_per_chunk):
+        local = (chunk * tiles_per_chunk + index) * tile + tl.arange(0, tile)
         logits = logits_ptr + row.to(tl.int64) * row_stride + local
         # masked by the row's end, a multiple of many, so that reads stay 16 bytes wide
         value = tl.load(logits, mask=local < num_ids, other=float("-inf")).to(tl.float32)
@@ -72,12 +73,12 @@ def best_of_chunk(
         best = tl.where(is_better, value, best)
         best_local = tl.where(is_better, local, best_local)
     value, local = _lowest_best(best, best_local)
-    tl.store(values_ptr + row * num_parts + part, value)
-    tl.store(ids_ptr + row * num_parts + part, local + first_id)
+    tl.store(values_ptr + row * num_chunks + chunk, value)
+    tl.store(ids_ptr + row * num_chunks + chunk, local + first_id)
 
 
 @kernel(
-    varying=("row_stride", "part_stride"),
+    varying=("row_stride", "chunk_stride", "num_chunks"),
     unaligned=("first_out_ptr", "second_out_ptr", "slots_ptr"),
 )
 def best_of_row(
@@ -88,17 +89,17 @@ def best_of_row(
     slots_ptr: tl.tensor,
     last_tokens_ptr: tl.tensor,
     row_stride: tl.tensor,
-    part_stride: tl.tensor,
+    chunk_stride: tl.tensor,
+    num_chunks: tl.tensor,
     is_last: tl.constexpr,
-    num_parts: tl.constexpr,
-    padded_parts: tl.constexpr,
+    most_chunks: tl.constexpr,
 ) -> None:
-    """Program (row): the best of its parts; the last call also fails rows and writes tokens."""
+    """Program (row): the best of its chunks; the last call also fails rows and writes tokens."""
     row = tl.program_id(0)
-    part = tl.arange(0, padded_parts)
-    offsets = row * row_stride + part * part_stride
-    values = tl.load(values_ptr + offsets, mask=part < num_parts, other=float("-inf"))
-    ids = tl.load(ids_ptr + offsets, mask=part < num_parts, other=0x7FFFFFFF)
+    chunk = tl.arange(0, most_chunks)
+    offsets = row * row_stride + chunk * chunk_stride
+    values = tl.load(values_ptr + offsets, mask=chunk < num_chunks, other=float("-inf"))
+    ids = tl.load(ids_ptr + offsets, mask=chunk < num_chunks, other=0x7FFFFFFF)
     value, token = _lowest_best(values, ids)
     if is_last:
         is_failed = (value == float("inf")) | (value == float("-inf"))

@@ -1,17 +1,23 @@
 """The triton backend computes what the torch backend computes, step after step of one cache."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.model.rigs import Row, step_of
+from tests.fakes.checkpoints import TinyModel, make_tiny_checkpoint
+from tests.model.rigs import NUM_SLOTS as RIG_SLOTS
+from tests.model.rigs import Rig, Row, load, no_progress, random_tokens, step_of
 from worker_svc.attention.backend import LayerCache
 from worker_svc.attention.torch_backend import TorchBackend
 from worker_svc.attention.triton_backend import TritonBackend
 from worker_svc.execution.builder import build_batch
 from worker_svc.execution.forward_batch import ForwardBatch
+from worker_svc.models.spec import parse_model_spec
+from worker_svc.parallel.group import SingleRank
+from worker_svc.weights.loader import load_model
 
 NUM_SLOTS = 5
 BLOCKS_PER_SLOT = 6
@@ -80,3 +86,39 @@ def test_steps_equal_the_torch_backends(
         torch.testing.assert_close(found.cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
         assert torch.equal(cache.keys.cpu(), expected_cache.keys)
         assert torch.equal(cache.values.cpu(), expected_cache.values)
+
+
+def test_a_model_has_the_same_logits_on_both_backends(device: torch.device, tmp_path: Path) -> None:
+    if device.type != "cpu":
+        pytest.skip("the rig lives on the CPU, where kernels run in the interpreter only")
+    folder = make_tiny_checkpoint(tmp_path, model=TinyModel(family="qwen3", head_dim=32))
+    spec = parse_model_spec(folder / "config.json")
+    backend = TritonBackend.create(
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        most_rows=RIG_SLOTS,
+        device=device,
+    )
+    model = load_model(
+        folder,
+        spec=spec,
+        group=SingleRank(),
+        backend=backend,
+        dtype=torch.float32,
+        device=device,
+        num_positions=512,
+        progress=no_progress,
+    )
+    reference, rig = Rig(load(folder)), Rig(model)
+    tokens = [random_tokens(60, seed=seed) for seed in range(3)]
+    for steps in (
+        [Row(0, 0, tokens[0][:33]), Row(1, 0, tokens[1][:1])],
+        [Row(2, 0, tokens[2][:17]), Row(0, 33, tokens[0][33:34]), Row(1, 1, tokens[1][1:20])],
+        [
+            Row(slot, start, tokens[slot][start : start + 1])
+            for slot, start in enumerate((34, 20, 17))
+        ],
+    ):
+        found, expected = rig.logits(steps), reference.logits(steps)
+        assert float((found - expected).abs().max()) < 1e-4
