@@ -22,8 +22,7 @@ from scheduler_svc.frontend.traffic import Traffic
 Context = grpc.aio.ServicerContext[Any, Any]
 # A status waits behind what the client has not read; it goes out later, without the handler.
 _STATUS_LIMIT_S = 2.0
-# What the core refuses, the core counts.
-_COUNTED_HERE = ("INVALID_REQUEST", "MODEL_NOT_FOUND", "CORE_UNREACHABLE", "REFUSED_BY_DRAIN")
+_REFUSALS = ("INVALID_REQUEST", "MODEL_NOT_FOUND", "CORE_UNREACHABLE", "DRAINING")
 _LOG = logging.getLogger(__name__)
 
 
@@ -85,7 +84,8 @@ class Calls:
                 self._all_ended.set()
 
     def _count(self, error: CallError) -> None:
-        if error.reason in _COUNTED_HERE:
+        # what the core refuses, the core counts
+        if error.reason in _REFUSALS and not error.comes_from_core:
             self._traffic.refused(error.reason.lower())
 
 

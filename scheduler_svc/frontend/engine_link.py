@@ -18,8 +18,8 @@ from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.control.silence import PatientClock
 from scheduler_svc.frontend.connection import ConnectionBroken, EngineConnection
 from scheduler_svc.frontend.ledger import RequestLedger
+from scheduler_svc.frontend.output_record import TokensMissing
 from scheduler_svc.frontend.patience import CorePatience
-from scheduler_svc.frontend.record import TokensMissing
 
 PROTOCOL_VERSION = 1
 SILENCE_LIMIT_S = 1.5

@@ -37,6 +37,7 @@ class CallError(Exception):
     reason = "INTERNAL"
     is_resumable = False
     retry_after_ms = 0
+    comes_from_core = False
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

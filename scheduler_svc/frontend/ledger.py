@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from octavo.internal.v1 import engine_pb2 as engine
+from scheduler_svc.frontend.cancels import Cancels
 from scheduler_svc.frontend.deliver import apply_deliver
 from scheduler_svc.frontend.errors import (
     CallError,
@@ -20,20 +20,15 @@ from scheduler_svc.frontend.errors import (
     Superseded,
     Violation,
 )
-from scheduler_svc.frontend.record import Phase, RequestRecord, TokensDiffer
+from scheduler_svc.frontend.output_record import TokensDiffer
+from scheduler_svc.frontend.owner_channel import OwnerChannel, Sender
+from scheduler_svc.frontend.record import Phase, RequestRecord
 from scheduler_svc.frontend.refusals import refusal
 
 SETTLED_AFTER_S = 3.0
 """A message on a connection that lives on this long has arrived: a loss would have ended it."""
 UNSETTLED_LIMIT_S = 60.0
 """Longer than any core keeps what nobody asks for: no use in saying it again."""
-
-
-class Sender(Protocol):
-    """A connection to the core."""
-
-    def send(self, message: engine.FrontendToCore) -> None:
-        """Sends in order, never blocks."""
 
 
 class RequestLedger:
@@ -43,35 +38,30 @@ class RequestLedger:
         """Closed requests are mirrored up to `max_closed_tokens` tokens, the oldest go first."""
         self._clock = clock
         self._max_closed_tokens = max_closed_tokens
-        self._connection: Sender | None = None
+        self._channel = OwnerChannel()
         self._core_incarnation: int | None = None
         self._records: dict[RequestRecord, None] = {}  # in the order they came
-        self._by_number: dict[int, RequestRecord] = {}
-        self._next_number = 1
-        self._cancels: dict[int, tuple[asyncio.Future[engine.CancelAnswer], engine.CancelByName]]
-        self._cancels = {}
-        self._next_call = 1
+        self._closed_by_name: dict[tuple[str, str], RequestRecord] = {}
+        self._cancels = Cancels()
 
     # --- what streams want ---
 
     def submit(self, record: RequestRecord) -> None:
         """Asks the core to run a request, now or once it can be reached."""
         self._records[record] = None
-        if self._connection is not None:
-            self._send_submit(record)
+        self._channel.submit(record, now=self._clock())
 
     def attach(self, record: RequestRecord) -> None:
         """Asks the core for a request by its name."""
         self._records[record] = None
-        if self._connection is not None:
-            self._send_attach(record)
+        self._channel.attach(record, now=self._clock())
 
     def finish(self, record: RequestRecord, finish: engine.Finish) -> None:
         """Says where an output ended. `finish.number` is filled in."""
         output = record.outputs[finish.output_index]
         output.finish = finish
         if record.is_owned and not output.is_final:
-            self._send_finish(record, finish)
+            self._channel.finish(record, finish)
 
     def close(self, record: RequestRecord) -> None:
         """The stream gave its client the end of everything."""
@@ -85,13 +75,8 @@ class RequestLedger:
 
     def cancel(self, *, tenant: str, request_id: str) -> asyncio.Future[engine.CancelAnswer]:
         """Asks the core to end a request by name; the caller bounds its wait."""
-        order = engine.CancelByName(call=self._next_call, tenant=tenant, request_id=request_id)
-        self._next_call += 1
-        answer = asyncio.get_running_loop().create_future()
-        self._cancels[order.call] = (answer, order)
-        answer.add_done_callback(lambda _: self._cancels.pop(order.call, None))
-        if self._connection is not None:
-            self._connection.send(engine.FrontendToCore(cancel=order))
+        order, answer = self._cancels.ask(tenant=tenant, request_id=request_id)
+        self._channel.say(engine.FrontendToCore(cancel=order))
         return answer
 
     # --- what the link tells ---
@@ -99,17 +84,16 @@ class RequestLedger:
     def connected(self, connection: Sender, *, core_incarnation: int) -> None:
         """A core answered the Hello of a new connection: settles what is open."""
         is_new_core = self._core_incarnation not in (None, core_incarnation)
-        self._connection, self._core_incarnation = connection, core_incarnation
-        self._next_number = 1
+        self._core_incarnation = core_incarnation
+        self._channel.open(connection)
         for record in list(self._records):
             self._recover(record, is_new_core=is_new_core)
-        for _, order in list(self._cancels.values()):
-            connection.send(engine.FrontendToCore(cancel=order))
+        for order in self._cancels.unanswered():
+            self._channel.say(engine.FrontendToCore(cancel=order))
 
     def disconnected(self) -> None:
         """The connection is over: its numbers mean nothing any more."""
-        self._connection = None
-        self._by_number.clear()
+        self._channel.close()
         now = self._clock()
         for record in self._records:
             record.is_owned = False
@@ -118,14 +102,14 @@ class RequestLedger:
 
     def accepted(self, message: engine.Accepted) -> None:
         """A Submit was taken."""
-        record = self._by_number.get(message.number)
+        record = self._channel.records.get(message.number)
         if record is not None:
             record.max_tokens = message.max_tokens
             self._own(record, repeats_final=False)
 
     def attached(self, message: engine.Attached) -> None:
         """A request by this name was known, and is ours now."""
-        record = self._by_number.get(message.number)
+        record = self._channel.records.get(message.number)
         if record is None:
             return
         try:
@@ -138,30 +122,29 @@ class RequestLedger:
 
     def rejected(self, message: engine.Rejected) -> None:
         """A Submit or an Attach was refused."""
-        record = self._by_number.get(message.number)
+        record = self._channel.records.get(message.number)
         if record is None:
             return
         if record.phase is Phase.LIVE and message.reason == engine.REJECT_REASON_NOT_FOUND:
-            self._send_submit(record)  # forgotten while we were unseen: it goes on from here
+            # forgotten while we were unseen: it goes on from here
+            self._channel.submit(record, now=self._clock())
             return
         self._drop(record, refusal(message))
 
     def superseded(self, message: engine.Superseded) -> None:
         """Another stream took the request."""
-        record = self._by_number.get(message.number)
+        record = self._channel.records.get(message.number)
         if record is not None:
             self._drop(record, Superseded("another stream took the request"))
 
     def deliver(self, message: engine.Deliver) -> None:
         """Tokens and ends. Raises what `apply_deliver` raises."""
-        for record in apply_deliver(message, self._by_number):
+        for record in apply_deliver(message, self._channel.records):
             record.wake()
 
     def cancel_answered(self, message: engine.CancelAnswer) -> None:
         """The core looked for a request to end."""
-        answer, _ = self._cancels.get(message.call, (None, None))
-        if answer is not None and not answer.done():
-            answer.set_result(message)
+        self._cancels.answered(message)
 
     # --- time ---
 
@@ -194,25 +177,26 @@ class RequestLedger:
         return (record for record in list(self._records) if record.phase is phase)
 
     def _recover(self, record: RequestRecord, *, is_new_core: bool) -> None:
+        now = self._clock()
         if record.phase is Phase.CLOSED:
             self._recover_closed(record, is_new_core=is_new_core)
-        elif record.phase is Phase.UNANSWERED:
-            (self._send_attach if record.is_attach else self._send_submit)(record)
-        elif is_new_core:
+        elif record.phase is Phase.UNANSWERED and not record.is_attach:
+            self._channel.submit(record, now=now)
+        elif record.phase is Phase.LIVE and is_new_core:
             record.note_core_death()
-            self._send_submit(record)
+            self._channel.submit(record, now=now)
         else:
-            self._send_attach(record)
+            self._channel.attach(record, now=now)
 
     def _recover_closed(self, record: RequestRecord, *, is_new_core: bool) -> None:
-        if is_new_core:
-            if self._clock() >= record.keep_until:
-                self._drop(record)
-                return
+        now = self._clock()
+        if is_new_core and now >= record.keep_until:
+            self._drop(record)
+        elif is_new_core:
             record.note_core_death()
-            self._send_submit(record)
+            self._channel.submit(record, now=now)
         elif record.settles_at is None and record.needs_settling:
-            self._send_attach(record)
+            self._channel.attach(record, now=now)
 
     def _close(self, record: RequestRecord, *, detach: engine.Detach | None) -> None:
         now = self._clock()
@@ -220,74 +204,42 @@ class RequestLedger:
         record.listener = None
         if record.number == 0:
             self._drop(record)  # the core never heard of it
-        elif self._by_number.get(record.number) is record:
+            return
+        earlier = self._closed_by_name.get(record.name)
+        if earlier is not None:
+            self._drop(earlier)  # this one knows all that one did
+        self._closed_by_name[record.name] = record
+        if self._channel.has(record):
             record.settles_at = now + SETTLED_AFTER_S
             if detach is not None:
-                self._send_detach(record, detach)
+                self._channel.detach(record, detach)
 
     def _own(self, record: RequestRecord, *, repeats_final: bool) -> None:
         """The core confirmed our number: goes on, and repeats what it may not have heard."""
         record.is_owned = record.was_accepted = True
         for output in record.outputs:
             if output.finish is not None and (repeats_final or not output.is_final):
-                self._send_finish(record, output.finish)
+                self._channel.finish(record, output.finish)
         if record.phase is Phase.UNANSWERED:
             record.phase = Phase.LIVE
             if not record.answered.done():
                 record.answered.set_result(None)
         elif record.phase is Phase.CLOSED:
             record.settles_at = self._clock() + SETTLED_AFTER_S
-            self._send_detach(record, record.detach or engine.Detach())
+            self._channel.detach(record, record.detach or engine.Detach())
 
     def _give_up(self, record: RequestRecord, why: str) -> None:
         """Leaves a request of which this frontend and the core know different things."""
         error: CallError = GenerationFailed(why)
         if record.phase is Phase.UNANSWERED:
             error = InvalidRequest([Violation(field="resume.outputs", rule=why)])
-        self._send_detach(record, engine.Detach())
+        self._channel.detach(record, engine.Detach())
         self._drop(record, error)
 
     def _drop(self, record: RequestRecord, error: CallError | None = None) -> None:
         self._records.pop(record, None)
-        if self._by_number.get(record.number) is record:
-            del self._by_number[record.number]
-        record.is_owned = False
+        if self._closed_by_name.get(record.name) is record:
+            del self._closed_by_name[record.name]
+        self._channel.forget(record)
         if error is not None and record.phase is not Phase.CLOSED:
             record.fail(error)
-
-    def _send_submit(self, record: RequestRecord) -> None:
-        submit = record.submission(self._numbered(record), now=self._clock())
-        self._send(engine.FrontendToCore(submit=submit))
-
-    def _send_attach(self, record: RequestRecord) -> None:
-        tenant, request_id = record.name
-        attach = engine.AttachRequestToFrontend(
-            number=self._numbered(record),
-            tenant=tenant,
-            request_id=request_id,
-            deadline_ms=record.deadline_ms(self._clock()),
-        )
-        self._send(engine.FrontendToCore(attach=attach))
-
-    def _send_finish(self, record: RequestRecord, finish: engine.Finish) -> None:
-        finish.number = record.number
-        self._send(engine.FrontendToCore(finish=finish))
-
-    def _send_detach(self, record: RequestRecord, detach: engine.Detach) -> None:
-        """Releases the number: nothing more comes for it."""
-        detach.number = record.number
-        del self._by_number[record.number]
-        record.is_owned = False
-        self._send(engine.FrontendToCore(detach=detach))
-
-    def _numbered(self, record: RequestRecord) -> int:
-        self._by_number.pop(record.number, None)
-        record.number = self._next_number
-        self._next_number += 1
-        record.is_owned = False
-        self._by_number[record.number] = record
-        return record.number
-
-    def _send(self, message: engine.FrontendToCore) -> None:
-        if self._connection is not None:
-            self._connection.send(message)

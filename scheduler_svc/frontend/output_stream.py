@@ -9,7 +9,7 @@ from __future__ import annotations
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.finish_reasons import PUBLIC_REASON
-from scheduler_svc.frontend.record import OutputRecord
+from scheduler_svc.frontend.output_record import OutputRecord
 from scheduler_svc.frontend.request import TextRules
 from scheduler_svc.frontend.text.text_stream import StopHit, TextDelta, TextStream
 

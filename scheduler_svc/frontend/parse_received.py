@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.finish_reasons import ENGINE_REASON
 from scheduler_svc.frontend.limits import RequestLimits
+from scheduler_svc.frontend.output_record import NO_TOKEN
 from scheduler_svc.frontend.request import ReceivedEnd, ReceivedOutput
 from scheduler_svc.frontend.violations import Violations
 
 _OLDEST_MS = 2**53
-NO_TOKEN = -1
 
 
 def parse_received(

@@ -15,8 +15,8 @@ from scheduler_svc.frontend.text.chat import ChatMessage, RenderedChat
 from scheduler_svc.frontend.text.errors import ChatInvalid
 from scheduler_svc.frontend.violations import Violations
 
-# About a millisecond of work; more would hold up every stream of this process.
-_MAX_INLINE_CHARACTERS = 2048
+# Under a millisecond of work; more would hold up every stream of this process.
+_MAX_INLINE_BYTES = 2048
 _MAX_LISTED_VARIABLES = 20
 
 
@@ -51,11 +51,10 @@ class PromptEncoder:
             return _checked_ids(
                 prompt.token_ids.ids, field=field, limits=limits, violations=violations
             )
-        size = self._check_text(prompt, field=field, limits=limits, violations=violations)
-        if size is None:
+        if not self._check_text(prompt, field=field, limits=limits, violations=violations):
             return _NOTHING
         try:
-            encoded = await self._tokenized(prompt, num_characters=size)
+            encoded = await self._tokenized(prompt)
         except ChatInvalid as error:
             violations.add(f"{field}.chat.{error.field}", error.rule)
             return _NOTHING
@@ -65,28 +64,32 @@ class PromptEncoder:
 
     def _check_text(
         self, prompt: api.Prompt, *, field: str, limits: RequestLimits, violations: Violations
-    ) -> int | None:
-        """The text's size in characters, None when a rule is broken."""
-        if prompt.HasField("text"):
-            texts: Sequence[str] = (prompt.text,)
-            if not prompt.text:
-                violations.add(f"{field}.text", "must not be empty")
-                return None
-        else:
-            texts = [message.content for message in prompt.chat.messages]
-            if not self._check_chat(prompt.chat, field=f"{field}.chat", violations=violations):
-                return None
-        num_bytes = sum(len(text.encode()) for text in texts)
+    ) -> bool:
+        """Whether the text may be tokenized; notes what is wrong otherwise."""
+        num_bytes = prompt.ByteSize()
         if num_bytes > limits.max_text_bytes:
             violations.add(
                 field,
                 f"must have at most {limits.max_text_bytes} bytes of text to fit the limit of"
                 f" {limits.max_sequence_tokens} tokens, has {num_bytes}",
             )
-            return None
-        return num_bytes + 64 * len(texts)
+            return False
+        if prompt.HasField("chat"):
+            return self._check_chat(
+                prompt.chat, field=f"{field}.chat", limits=limits, violations=violations
+            )
+        if not prompt.text:
+            violations.add(f"{field}.text", "must not be empty")
+            return False
+        return True
 
-    def _check_chat(self, chat: api.Chat, *, field: str, violations: Violations) -> bool:
+    def _check_chat(
+        self, chat: api.Chat, *, field: str, limits: RequestLimits, violations: Violations
+    ) -> bool:
+        most = limits.max_sequence_tokens
+        if len(chat.messages) > most:  # before a look at each of what may be a million
+            violations.add(f"{field}.messages", f"at most {most}, got {len(chat.messages)}")
+            return False
         is_valid = True
         if self._model.chat_template is None:
             violations.add(field, f"model {self._model.name!r} has no chat template; send text")
@@ -103,8 +106,8 @@ class PromptEncoder:
             is_valid = False
         return is_valid
 
-    async def _tokenized(self, prompt: api.Prompt, *, num_characters: int) -> EncodedPrompt:
-        if num_characters <= _MAX_INLINE_CHARACTERS:
+    async def _tokenized(self, prompt: api.Prompt) -> EncodedPrompt:
+        if prompt.ByteSize() <= _MAX_INLINE_BYTES:
             return self._encode(prompt)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self._encode, prompt)

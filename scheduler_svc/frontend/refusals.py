@@ -34,6 +34,12 @@ _PLAIN: dict[engine.RejectReason.ValueType, type[CallError]] = {
 
 def refusal(rejected: engine.Rejected) -> CallError:
     """What the caller is told."""
+    error = _error(rejected)
+    error.comes_from_core = True
+    return error
+
+
+def _error(rejected: engine.Rejected) -> CallError:
     reason, text, retry_after_ms = rejected.reason, rejected.message, rejected.retry_after_ms
     if reason == engine.REJECT_REASON_PROMPT_TOO_LONG:
         return InvalidRequest([Violation(field="generation.prompt", rule=text)])

@@ -26,6 +26,8 @@ from scheduler_svc.frontend.violations import Violations
 CANCEL_LIMIT_S = 10.0
 # Nobody waits for the parts of a whole answer; stop strings are looked for this often.
 _WHOLE_ANSWER_INTERVAL = 8
+# No request has more; further entries are found out when its outputs are known.
+_MAX_OUTPUTS = 1024
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
@@ -92,7 +94,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             call.request_id = request.request_id
             violations = Violations()
             check_request_id(request.request_id, field="request_id", violations=violations)
-            for index, count in enumerate(request.from_tokens):
+            for index, count in enumerate(request.from_tokens[:_MAX_OUTPUTS]):
                 violations.integer(f"from_tokens[{index}]", count, least=0, most=2**31 - 1)
             violations.raise_if_any()
             stream = await self._generations.attach(

@@ -46,7 +46,7 @@ class Serving:
     def check_accepts(self) -> None:
         """Raises Unavailable when new requests are refused."""
         if self.refuses_new:
-            raise Unavailable("the replica is draining", reason="REFUSED_BY_DRAIN")
+            raise Unavailable("the replica is draining", reason="DRAINING")
 
     def not_serving_reason(self) -> str:
         """Why new requests had better go elsewhere; empty when they are welcome."""

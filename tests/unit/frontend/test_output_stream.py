@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.model import ServedModel
+from scheduler_svc.frontend.output_record import OutputRecord
 from scheduler_svc.frontend.output_stream import OutputStream
-from scheduler_svc.frontend.record import OutputRecord
 from scheduler_svc.frontend.request import TextRules
 from scheduler_svc.frontend.text.stops import StopMatcher
 from scheduler_svc.frontend.text.text_stream import TextStream
