@@ -118,6 +118,7 @@ class TritonStepAttention:
         """[N, A, D] of q [N, A, D] over keys that are stored, this step's included.
 
         Tokens behind the last row's (padding of a prefill graph) are left as they are in memory.
+        Chunk rows come second: their first tokens may lie where padding single rows put zeros.
         """
         out = q.new_empty(q.shape)
         singles, chunks = self._singles, self._chunks

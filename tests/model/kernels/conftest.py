@@ -11,7 +11,8 @@ import torch
 
 HAS_DEVICE = torch.cuda.is_available()
 if not HAS_DEVICE:
-    assert os.environ.get("TRITON_INTERPRET") == "1" or "triton" not in sys.modules
+    is_too_late = "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1"
+    assert not is_too_late, "triton was imported before its interpreter could be chosen"
     os.environ["TRITON_INTERPRET"] = "1"
 
 

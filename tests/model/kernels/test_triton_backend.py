@@ -1,6 +1,7 @@
 """The triton backend computes what the torch backend computes, step after step of one cache."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,38 @@ def test_steps_equal_the_torch_backends(
         torch.testing.assert_close(found.cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
         assert torch.equal(cache.keys.cpu(), expected_cache.keys)
         assert torch.equal(cache.values.cpu(), expected_cache.values)
+
+
+def test_padding_single_rows_may_lie_where_chunks_begin(device: torch.device) -> None:
+    # a mixed graph: two single rows padded to four, whose tokens 2 and 3 are the chunk's first
+    block_size = 16
+    batch = batch_of([Row(0, 0, [1]), Row(1, 0, [1]), Row(2, 0, [1] * 20)], block_size)
+    padding = torch.zeros(2, dtype=torch.int32)
+    padded = replace(
+        batch,
+        block_table=torch.cat(
+            (batch.block_table[:2], batch.block_table[:2] * 0, batch.block_table[2:])
+        ),
+        cu_seqlens_q=torch.tensor([0, 1, 2, 2, 2, 22], dtype=torch.int32),
+        cache_seqlens=torch.cat((batch.cache_seqlens[:2], padding, batch.cache_seqlens[2:])),
+        query_lens=(1, 1, 1, 1, 20),
+        key_lens=(1, 1, 1, 1, 20),
+        num_single_rows=4,
+    )
+    shape = (NUM_SLOTS * BLOCKS_PER_SLOT + 1, block_size, 2, 64)
+    q, k, v = torch.randn(22, 8, 64, generator=torch.Generator().manual_seed(3)).tensor_split(
+        (4, 6), dim=1
+    )
+    expected = TorchBackend().bind(batch, block_size=block_size)(
+        q, k, v, LayerCache(torch.zeros(shape), torch.zeros(shape))
+    )
+    backend = TritonBackend.create(
+        num_heads=4, num_kv_heads=2, head_dim=64, most_rows=NUM_SLOTS, device=device
+    )
+    cache = LayerCache(torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+    bound = backend.bind(on(device, padded), block_size=block_size)
+    found = bound(q.to(device), k.to(device), v.to(device), cache)
+    torch.testing.assert_close(found.cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_a_model_has_the_same_logits_on_both_backends(device: torch.device, tmp_path: Path) -> None:
