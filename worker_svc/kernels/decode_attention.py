@@ -41,7 +41,7 @@ class DecodeTuning:
     tile: int = 64
     """Keys that a program reads at a time."""
     num_warps: int = 4
-    num_stages: int = 3
+    num_stages: int = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
