@@ -1,8 +1,8 @@
 """The running batch: columns by slot, one array for each fact. Knows no queue and no block's state.
 
 A steady decode step reads and writes these columns and touches no object. Lengths and positions
-count tokens from the start of the prompt. A slot is in use from `occupy` to `vacate`; each use has
-a higher generation.
+count tokens from the start of the prompt. A slot is in use from `occupy` to `vacate`, which waits
+for the steps in flight that have rows of it; each use has a higher generation.
 """
 
 from typing import TypeVar

@@ -121,19 +121,16 @@ class Draft:
             num_decode_rows=self.num_decode_rows,
             num_prefill_tokens=num_prefill_tokens,
         )
-        self._issue(slots, generations, num_prefill_tokens)
+        self._issue(slots, num_prefill_tokens)
         return plan
 
-    def _issue(
-        self, slots: Slots, generations: npt.NDArray[np.int32], num_prefill_tokens: int
-    ) -> None:
+    def _issue(self, slots: Slots, num_prefill_tokens: int) -> None:
         samples = np.ones(len(slots), np.bool_)
         samples[self.num_decode_rows :] = self._chunk_samples
         self.epoch.in_flight.append(
             StepInFlight(
                 step=self.step,
                 slots=slots,
-                generations=generations,
                 sampling_rows=np.flatnonzero(samples),
                 num_decode_rows=self.num_decode_rows,
                 num_prefill_tokens=num_prefill_tokens,

@@ -7,7 +7,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from scheduler_svc.core.batch import Batch, Slots
 from scheduler_svc.core.block_pool import BlockPool
@@ -21,7 +20,6 @@ class StepInFlight:
 
     step: int
     slots: Slots  # [num_rows]
-    generations: npt.NDArray[np.int32]  # [num_rows]
     sampling_rows: Slots  # [num_sampling_rows] indexes into slots
     num_decode_rows: int
     num_prefill_tokens: int

@@ -37,7 +37,7 @@ class Results:
         news = self._take_in(epoch, step, rows, result.tokens, now)
         self._lifecycle.room.suspicion.clear(epoch)
         for row in result.failed_rows.tolist():
-            self._fail(epoch, int(step.slots[row]), int(step.generations[row]), now)
+            self._fail(epoch, int(step.slots[row]), now)
         self._lifecycle.land(epoch, now)
         return news
 
@@ -78,8 +78,8 @@ class Results:
     ) -> TokenRows:
         batch = epoch.batch
         slots = step.slots[rows]
-        # Rows of sequences that have left meanwhile are dropped here.
-        wanted = batch.accepts[slots] & (batch.generation[slots] == step.generations[rows])
+        # Rows of sequences that have left are dropped; their slots are not in other use yet.
+        wanted = batch.accepts[slots]
         if not wanted.all():
             slots, tokens = slots[wanted], tokens[wanted]
         if not len(slots):
@@ -128,18 +128,17 @@ class Results:
 
     # --- failures ---
 
-    def _fail(self, epoch: Epoch, slot: int, generation: int, now: float) -> None:
+    def _fail(self, epoch: Epoch, slot: int, now: float) -> None:
         """Ends the output of a failed row; whoever shares its blocks computes them anew."""
         batch = epoch.batch
         failed = batch.sequences[slot]
-        if failed is None or int(batch.generation[slot]) != generation:
+        if failed is None:
             return
         held = epoch.held_blocks()
-        tainted = set(held[failed.slot])
+        tainted = set(held[slot])
         epoch.pool.unpublish(tainted)
+        failed.link = None  # nothing more of it is published
         sharers = [batch.sequence_in(other) for other in held if tainted & set(held[other])]
-        for sequence in sharers:
-            sequence.link = None  # nothing it computed on these blocks is published
         self._lifecycle.end(failed, EndReason.ERROR, now, message=FAILED_MESSAGE)
         for sequence in sharers:
             if sequence is not failed:

@@ -24,8 +24,8 @@ class Scheduler:
         """The next step, issued; None if no row can run now."""
         draft = Draft(epoch)
         self._lifecycle.room.queue.rise(now)
-        is_short = self._decode(epoch, draft, now)
-        self._prefill(epoch, draft, now, is_short=is_short)
+        self._decode(epoch, draft, now)
+        self._prefill(epoch, draft, now)
         plan = draft.finish()
         if plan is not None:
             self._publish(epoch, draft, now)
@@ -33,20 +33,18 @@ class Scheduler:
 
     # --- decode rows ---
 
-    def _decode(self, epoch: Epoch, draft: Draft, now: float) -> bool:
-        """Gives every decoding slot its row; returns whether blocks ran short."""
+    def _decode(self, epoch: Epoch, draft: Draft, now: float) -> None:
+        """Gives every decoding slot its row, if there is a block for it."""
         batch = epoch.batch
         slots = self._chosen(epoch, batch.decoding_slots())
         if not len(slots):
-            return False
+            return
         needy = slots[batch.next_position[slots] >= batch.block_end[slots]]
-        is_short = bool(len(needy)) and not self._give_blocks(epoch, draft, needy.tolist(), now)
-        if is_short:
+        if len(needy) and not self._give_blocks(epoch, draft, needy.tolist(), now):
             has_room = batch.next_position[slots] < batch.block_end[slots]
             slots = slots[batch.decodes[slots] & has_room]
         draft.set_decodes(slots)
         self._lifecycle.shares.charge_rows(batch.tenant[slots])
-        return is_short
 
     def _chosen(self, epoch: Epoch, slots: Slots) -> Slots:
         """As many as a step may compute; those that waited longest, if there are more."""
@@ -97,7 +95,7 @@ class Scheduler:
 
     # --- prompts ---
 
-    def _prefill(self, epoch: Epoch, draft: Draft, now: float, *, is_short: bool) -> None:
+    def _prefill(self, epoch: Epoch, draft: Draft, now: float) -> None:
         room, suspicion = self._lifecycle.room, self._lifecycle.room.suspicion
         most = epoch.limits.max_num_batched_tokens - draft.num_decode_rows
         budget = self._pace.prefill_budget(num_decode_rows=draft.num_decode_rows, most=most)
@@ -107,8 +105,8 @@ class Scheduler:
             self._admission.start_alone(draft, suspicion.waiting[0], budget, now)
             return
         # While a suspect waits nobody starts, so that the batch empties; while one runs, neither.
-        is_open = suspicion.is_open and not is_short
-        may_start = is_open and bool(room.queue) and bool(epoch.batch.num_free_slots)
+        has_candidates = bool(room.queue) and epoch.batch.num_free_slots > 0
+        may_start = suspicion.is_open and has_candidates
         if may_start or epoch.prefilling:
             self._admission.fill(draft, budget, now, may_start=may_start)
 

@@ -27,12 +27,7 @@ class Suspicion:
 
     def note_deaths(self, epoch: Epoch) -> list[Request]:
         """Counts a death for every sequence in a step in flight; returns requests to end."""
-        involved = {
-            slot
-            for step in epoch.in_flight
-            for slot, generation in zip(step.slots.tolist(), step.generations.tolist(), strict=True)
-            if generation == int(epoch.batch.generation[slot])
-        }
+        involved = {slot for step in epoch.in_flight for slot in step.slots.tolist()}
         doomed: dict[int, Request] = {}
         for sequence in (epoch.batch.sequences[slot] for slot in sorted(involved)):
             if sequence is not None:

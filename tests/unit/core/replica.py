@@ -91,6 +91,8 @@ class Replica:
         self.ends: list[OutputEnd] = []
         self.starts: list[RequestStart] = []
         self.plans: list[StepPlan] = []
+        # Slots and blocks that each step in flight may touch.
+        self.touched: deque[tuple[set[int], set[int]]] = deque()
         self.num_submitted = 0
         self.core.start_epoch(self.limits, self.now)
 
@@ -145,12 +147,16 @@ class Replica:
         if plan is not None:
             self.plans.append(plan)
             self.results.append(self.worker.run(plan))
+            slots = set(plan.slots.tolist())
+            blocks = {block for slot in slots for block in self.worker.slots[slot].table}
+            self.touched.append((slots, blocks))
         self.check()
         return plan
 
     def deliver(self) -> None:
         """Applies the oldest result."""
         news = self.core.apply(self.results.popleft(), self.now)
+        self.touched.popleft()
         self.read(news)
         self.check()
 
@@ -174,12 +180,17 @@ class Replica:
 
     def restart_epoch(self, *, was_fatal: bool = False) -> None:
         """Loses the workers and gets them back."""
-        self.core.leave_epoch(self.now, was_fatal=was_fatal)
-        self.results.clear()
+        self.leave_epoch(was_fatal=was_fatal)
         self.worker.begin_epoch()
         self.core.start_epoch(self.limits, self.now)
         self.hear()
         self.check()
+
+    def leave_epoch(self, *, was_fatal: bool = False) -> None:
+        """Loses the workers."""
+        self.core.leave_epoch(self.now, was_fatal=was_fatal)
+        self.results.clear()
+        self.touched.clear()
 
     # --- owners ---
 
@@ -258,6 +269,11 @@ class Replica:
         assert in_pool == holders, "blocks are held by others than say so"
         fenced = [block for gone in epoch.departures for block in gone.blocks]
         assert sum(pool._fences) == len(fenced), "fences and departures differ"
+        for slots, blocks in self.touched:
+            assert not slots & set(batch._free_slots), "a slot in flight is free"
+            assert all(pool._holders[block] or pool._fences[block] for block in blocks), (
+                "a block in flight can be handed out"
+            )
         occupied = {sequence.slot for sequence in batch.occupied()}
         occupied |= {gone.slot for gone in epoch.departures}
         assert len(occupied) == batch.num_occupied, "slots are lost"

@@ -190,8 +190,7 @@ def test_smaller_workers_end_what_does_not_fit_any_more() -> None:
     for _ in range(12):
         replica.step()
     replica.submit(waiting)
-    replica.core.leave_epoch(replica.now, was_fatal=False)
-    replica.results.clear()
+    replica.leave_epoch()
     replica.limits = limits(max_model_len=40)
     replica.worker.limits = replica.limits
     replica.worker.begin_epoch()

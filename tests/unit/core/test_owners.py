@@ -350,8 +350,7 @@ def test_time_ends_requests_that_run_and_that_wait(field: str, reason: EndReason
     replica = Replica()
     running = replica.add(max_tokens=100, **{field: replica.now + 5.0})
     replica.step()
-    replica.core.leave_epoch(replica.now, was_fatal=False)
-    replica.results.clear()
+    replica.leave_epoch()
     waiting = replica.add(max_tokens=100, num_outputs=2, **{field: replica.now + 5.0})
     expiry = replica.core.next_expiry()
     assert expiry is not None

@@ -49,6 +49,29 @@ def test_as_few_as_needed_are_preempted_the_youngest_first() -> None:
     assert preemptions[2] > 0
 
 
+def test_blocks_about_to_be_free_are_waited_for() -> None:
+    """PR-04: rows sit a step out rather than preempt others for blocks that are fenced."""
+    num_sat_out = 0
+    for num_steps in range(1, 16):
+        replica = Replica(limits(num_blocks=12))
+        leaver, *stayers = [replica.add(prompt_of(7, first=n), max_tokens=30) for n in range(3)]
+        for _ in range(num_steps):
+            replica.step()
+        replica.issue()
+        replica.deliver()
+        replica.core.cancel(tenant="tenant", request_id=leaver.request_id, now=replica.now)
+        before = replica.core.counts()
+        plan = replica.issue()
+        if before.num_blocks_free + before.num_blocks_fenced >= len(stayers):
+            assert replica.core.counts().total_preemptions == before.total_preemptions
+            num_sat_out += plan is None or len(plan.slots) < len(stayers)
+        replica.hear()
+        replica.run()
+        for new in stayers:
+            assert replica.tokens(new) == expected_output(new, VOCAB_SIZE, 30)
+    assert num_sat_out > 0
+
+
 def test_the_least_urgent_is_preempted_first() -> None:
     replica = Replica(limits(num_blocks=9, max_num_seqs=2))
     patient = replica.add(prompt_of(8), max_tokens=14, priority=1)

@@ -225,6 +225,14 @@ def test_a_resume_that_was_complete_ends_at_once() -> None:
     replica.check_idle()
 
 
+def test_resumed_tokens_count_for_min_tokens() -> None:
+    replica = Replica()
+    new = replica.add(eos_token_ids=(3,), min_tokens=4, resume=(resumed(1, 2, 3),))
+    assert replica.reason(new) is None
+    replica.run()
+    assert len(replica.tokens(new)) == 8
+
+
 def test_an_output_resumed_as_finished_is_final() -> None:
     replica = Replica()
     new = replica.new(num_outputs=2)
