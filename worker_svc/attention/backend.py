@@ -32,6 +32,22 @@ class StepAttention(Protocol):
         ...
 
 
+class StoredAttention(Protocol):
+    """A backend bound to a step whose keys and values another kernel has stored."""
+
+    def attend(self, q: torch.Tensor, cache: LayerCache) -> torch.Tensor:
+        """[N, A, D] of q [N, A, D]: causal, each row over its own keys, this step's included."""
+        ...
+
+
+class StoredBackend(Protocol):
+    """Makes a `StoredAttention` of each batch; prepares once what all layers share."""
+
+    def bind(self, batch: ForwardBatch, *, block_size: int) -> StoredAttention:
+        """Prepare a step."""
+        ...
+
+
 class AttentionBackend(Protocol):
     """Makes a `StepAttention` of each batch; prepares once what all layers share."""
 

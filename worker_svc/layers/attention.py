@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from worker_svc.attention.backend import LayerCache, StepAttention
+from worker_svc.layers.fused import FusedStep, HeadNorms
 from worker_svc.layers.linear import QKVParallelLinear, RowParallelLinear, TensorKind
 from worker_svc.layers.norm import RMSNorm
 from worker_svc.layers.projection import Projection
@@ -60,11 +61,22 @@ class Attention:
         yield self._output.projection
 
     def __call__(
-        self, hidden: torch.Tensor, rows: RotaryRows, attend: StepAttention, cache: LayerCache
+        self,
+        hidden: torch.Tensor,
+        rows: RotaryRows | None,
+        attend: StepAttention | FusedStep,
+        cache: LayerCache,
     ) -> torch.Tensor:
-        """[N, H] -> [N, H]; writes this step's keys and values into the cache."""
+        """[N, H] -> [N, H]; writes this step's keys and values into the cache.
+
+        `rows` are the tokens' turns; a fused step finds them itself.
+        """
         num_heads, num_kv_heads = self._qkv.num_heads, self._qkv.num_kv_heads
         heads = self._qkv(hidden).view(hidden.shape[0], -1, self._head_dim)  # [N, A + 2K, D]
+        if isinstance(attend, FusedStep):
+            out = attend(heads, self._head_norms(), self._rotary.turns, cache)
+            return self._output(out.flatten(1))
+        assert rows is not None
         v = heads[:, num_heads + num_kv_heads :]
         if self._query_norm is not None and self._key_norm is not None:
             q = self._rotary(self._query_norm(heads[:, :num_heads]), rows)
@@ -73,3 +85,10 @@ class Attention:
             turned = self._rotary(heads[:, :-num_kv_heads], rows)
             q, k = turned[:, :num_heads], turned[:, num_heads:]
         return self._output(attend(q, k, v, cache).flatten(1))
+
+    def _head_norms(self) -> HeadNorms | None:
+        if self._query_norm is None or self._key_norm is None:
+            return None
+        return HeadNorms(
+            self._query_norm.weight, self._key_norm.weight, epsilon=self._query_norm.epsilon
+        )

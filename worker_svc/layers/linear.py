@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from worker_svc.layers.fused import LayerKernels
 from worker_svc.layers.projection import Projection
 from worker_svc.layers.weight_shard import WeightShard, split, whole
 from worker_svc.parallel.group import ParallelGroup
@@ -16,10 +17,11 @@ from worker_svc.parallel.group import ParallelGroup
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """Number format and place of a layer's weights."""
+    """Number format and place of a layer's weights, and the device's own kernels, if it has any."""
 
     dtype: torch.dtype
     device: torch.device
+    kernels: LayerKernels | None = None
 
 
 class ReplicatedLinear:

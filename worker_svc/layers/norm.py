@@ -17,7 +17,8 @@ class RMSNorm:
 
     def __init__(self, num_features: int, *, epsilon: float, kind: TensorKind) -> None:
         self._shape = (num_features,)
-        self._epsilon = epsilon
+        self._kernels = kind.kernels
+        self.epsilon = epsilon
         self.weight = torch.empty(num_features, dtype=kind.dtype, device=kind.device)  # [H]
 
     def shards(self, name: str) -> Iterator[WeightShard]:
@@ -25,12 +26,16 @@ class RMSNorm:
         yield whole(f"{name}.weight", self.weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., H] -> [..., H]."""
-        return functional.rms_norm(x, self._shape, self.weight, self._epsilon)
+        """[..., H] -> [..., H]; [N, H] where the device has its own kernel."""
+        if self._kernels is not None:
+            return self._kernels.rms_norm(x, self.weight, epsilon=self.epsilon)
+        return functional.rms_norm(x, self._shape, self.weight, self.epsilon)
 
     def with_residual(
         self, x: torch.Tensor, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Add x to the residual stream; return the normalised sum and the sum: [N, H] each."""
+        if self._kernels is not None:
+            return self._kernels.add_rms_norm(x, residual, self.weight, epsilon=self.epsilon)
         total = x + residual
         return self(total), total

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from worker_svc.layers.fused import Turns
 from worker_svc.layers.linear import TensorKind
 from worker_svc.layers.rope_frequencies import inverse_frequencies
 from worker_svc.models.rope_spec import RopeSpec, YarnRope
@@ -22,7 +23,7 @@ class RotaryRows:
 
 
 class RotaryEmbedding:
-    """Cosines and sines of every position, in the model's dtype."""
+    """Cosines and sines of every position."""
 
     def __init__(
         self, rope: RopeSpec, *, head_dim: int, num_positions: int, kind: TensorKind
@@ -34,6 +35,11 @@ class RotaryEmbedding:
         self._half = head_dim // 2
         self._cosine = (angles.cos() * magnitude).to(kind.device, kind.dtype)  # [L, D/2]
         self._sine = (angles.sin() * magnitude).to(kind.device, kind.dtype)  # [L, D/2]
+
+    @property
+    def turns(self) -> Turns:
+        """The whole table."""
+        return Turns(self._cosine, self._sine)
 
     def rows(self, positions: torch.Tensor) -> RotaryRows:
         """The rows of [N] positions, each below `num_positions`."""

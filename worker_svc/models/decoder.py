@@ -12,6 +12,7 @@ from worker_svc.execution.forward_batch import ForwardBatch
 from worker_svc.layers.activation import SiluAndMul
 from worker_svc.layers.attention import Attention
 from worker_svc.layers.embedding import ParallelLMHead, VocabParallelEmbedding
+from worker_svc.layers.fused import FusedBackend, FusedStep
 from worker_svc.layers.linear import MergedColumnParallelLinear, RowParallelLinear, TensorKind
 from worker_svc.layers.norm import RMSNorm
 from worker_svc.layers.projection import Projection
@@ -33,7 +34,7 @@ class FeedForward:
             kind=kind,
             has_bias=spec.has_mlp_bias,
         )
-        self._activation = SiluAndMul()
+        self._activation = SiluAndMul(kind.kernels)
         self._down = RowParallelLinear(
             spec.intermediate_size,
             spec.hidden_size,
@@ -84,8 +85,8 @@ class DecoderLayer:
         self,
         hidden: torch.Tensor,
         residual: torch.Tensor,
-        rows: RotaryRows,
-        attend: StepAttention,
+        rows: RotaryRows | None,
+        attend: StepAttention | FusedStep,
         cache: LayerCache,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer's own output and the residual stream before it: [N, H] each."""
@@ -103,16 +104,21 @@ class Decoder:
         spec: ModelSpec,
         *,
         group: ParallelGroup,
-        backend: AttentionBackend,
+        backend: AttentionBackend | FusedBackend,
         dtype: torch.dtype,
         device: torch.device,
         num_positions: int,
     ) -> None:
         """`num_positions` is the length of the rotary table. Raises `ParallelSizeError`."""
         check_parallel_size(spec, group.size)
-        kind = TensorKind(dtype, device)
+        kernels = backend.kernels if isinstance(backend, FusedBackend) else None
+        kind = TensorKind(dtype, device, kernels)
         rotary = RotaryEmbedding(
-            spec.rope, head_dim=spec.head_dim, num_positions=num_positions, kind=kind
+            spec.rope,
+            head_dim=spec.head_dim,
+            num_positions=num_positions,
+            # kernels compute in float32, and so can have exact turns
+            kind=kind if kernels is None else TensorKind(torch.float32, device),
         )
         self.spec = spec
         self.num_positions = num_positions
@@ -158,7 +164,7 @@ class Decoder:
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """Hidden states after the last norm, [N, H]; writes this step's keys and values."""
         attend = self._backend.bind(batch, block_size=caches[0].keys.shape[1])
-        rows = self._rotary.rows(batch.positions)
+        rows = None if isinstance(attend, FusedStep) else self._rotary.rows(batch.positions)
         residual = self._embedding(batch.token_ids)
         hidden = torch.zeros_like(residual)
         for layer, cache in zip(self._layers, caches, strict=True):
@@ -167,7 +173,11 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """This rank's logits of the rows that sample, [S, P]."""
-        return self._head(hidden, batch.last_indexes)
+        return self.logits_at(hidden, batch.last_indexes)
+
+    def logits_at(self, hidden: torch.Tensor, last_indexes: torch.Tensor) -> torch.Tensor:
+        """This rank's logits after the tokens `last_indexes` [S] of the step, [S, P]."""
+        return self._head(hidden, last_indexes)
 
 
 def check_parallel_size(spec: ModelSpec, size: int) -> None:

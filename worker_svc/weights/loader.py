@@ -14,6 +14,7 @@ import torch
 
 from worker_svc.attention.backend import AttentionBackend
 from worker_svc.layers.embedding import rows_per_rank
+from worker_svc.layers.fused import FusedBackend
 from worker_svc.layers.weight_shard import WeightShard
 from worker_svc.models.decoder import Decoder
 from worker_svc.models.errors import MissingTensorsError, TensorShapeError, UnusedTensorsError
@@ -38,7 +39,7 @@ def load_model(
     *,
     spec: ModelSpec,
     group: ParallelGroup,
-    backend: AttentionBackend,
+    backend: AttentionBackend | FusedBackend,
     dtype: torch.dtype,
     device: torch.device,
     num_positions: int,
