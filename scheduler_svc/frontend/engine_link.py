@@ -50,7 +50,6 @@ class EngineLink:
         )
         self._ledger = ledger
         self._patience = patience
-        self._clock = clock
         self._patient_clock = PatientClock(clock)
         self._connection: EngineConnection | None = None
         self._descriptor = -1
@@ -59,7 +58,7 @@ class EngineLink:
         self._heard_at = 0.0
         self.status = engine.CoreStatus()
         """What the core last said of itself."""
-        self._status_at: float | None = None
+        self._spoke_at: float | None = None
 
     def open(self) -> None:
         """Begins to connect."""
@@ -86,9 +85,9 @@ class EngineLink:
         self._patience.end_what_waits_too_long()
 
     @property
-    def status_age_s(self) -> float | None:
-        """Seconds since the core's last life sign; None before the first."""
-        return None if self._status_at is None else self._clock() - self._status_at
+    def silence_s(self) -> float | None:
+        """Seconds since a core last said anything; None before it ever did."""
+        return None if self._spoke_at is None else self._patient_clock() - self._spoke_at
 
     # --- the connection ---
 
@@ -146,7 +145,7 @@ class EngineLink:
             message = connection.receive()
             if message is None:
                 return True
-            self._heard_at = self._patient_clock()
+            self._heard_at = self._spoke_at = self._patient_clock()
             self._pass_on(message, connection)
         return False
 
@@ -176,7 +175,6 @@ class EngineLink:
             raise ConnectionBroken("another core answers")
         self.status = engine.CoreStatus()
         self.status.CopyFrom(status)
-        self._status_at = self._clock()
         connection.send_beat()
         if not self._is_greeted:
             self._is_greeted = True

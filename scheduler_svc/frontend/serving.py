@@ -52,11 +52,11 @@ class Serving:
         """Why new requests had better go elsewhere; empty when they are welcome."""
         if self.is_draining:
             return "draining"
-        age_s = self._link.status_age_s
-        if age_s is None:
+        silence_s = self._link.silence_s
+        if silence_s is None:
             return "the core has not answered yet"
-        if age_s > SILENCE_LIMIT_S:
-            return f"the core has said nothing for {age_s:.1f} s"
+        if silence_s > SILENCE_LIMIT_S:
+            return f"the core has said nothing for {silence_s:.1f} s"
         status = self._link.status
         if status.is_draining:
             return "draining"

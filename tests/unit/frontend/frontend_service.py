@@ -92,7 +92,7 @@ async def running_service(
                 core, services, channel, InferenceServiceStub(channel), address, model
             )
             if with_core:
-                await service.until(lambda: services.link.status_age_s is not None)
+                await service.until(lambda: services.link.silence_s is not None)
             try:
                 yield service
             finally:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -120,20 +121,23 @@ async def _hear(hub: ControlHub) -> None:
             await hub.ping()
 
 
-async def test_a_frontend_reports_serves_and_stops_at_sigterm(run_dir: Path) -> None:
+async def test_a_frontend_reports_serves_and_ends_fifty_streams_at_sigterm(run_dir: Path) -> None:
     async with supervised(run_dir) as frontend:
         await until(frontend.is_ready)
         async with grpc.aio.insecure_channel(frontend.target) as channel:
-            reader = Reader(InferenceServiceStub(channel), generation())
-            submit = await frontend.core.expect("submit")
-            await frontend.core.accept(submit)
-            await frontend.core.deliver(submit.number, [64])
-            assert await reader.read_one() is not None
+            stub = InferenceServiceStub(channel)
+            readers = [Reader(stub, generation()) for _ in range(50)]
+            for _ in readers:
+                submit = await frontend.core.expect("submit")
+                await frontend.core.accept(submit)
+                await frontend.core.deliver(submit.number, [64])
+            for reader in readers:
+                assert await reader.read_one() is not None
             frontend.process.send_signal(signal.SIGTERM)
-            refusal = await refusal_of(reader)
+            refusals = [await refusal_of(reader) for reader in readers]
         status, said = await frontend.end()
-    assert refusal.code is grpc.StatusCode.UNAVAILABLE
-    assert refusal.info.metadata["resumable"] == "true"
+    assert {refusal.code for refusal in refusals} == {grpc.StatusCode.UNAVAILABLE}
+    assert {refusal.info.metadata["resumable"] for refusal in refusals} == {"true"}
     assert status == 0
     assert "serving tiny on unix:" in said
     assert len(said.splitlines()) == 1, said
@@ -174,3 +178,16 @@ async def test_a_broken_tokenizer_is_named_and_not_tried_again(run_dir: Path) ->
     [line] = said.decode().splitlines()
     assert "tokenizer.json" in line
     assert "is not a tokenizer" in line
+
+
+async def test_a_taken_address_is_named(run_dir: Path) -> None:
+    prepare(run_dir)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        target = f"127.0.0.1:{taken.getsockname()[1]}"
+        write_addresses(Addresses(inference=target, admin="", metrics=""), run_dir)
+        process = await spawn(run_dir)
+        async with asyncio.timeout(START_LIMIT_S):
+            said, _ = await process.communicate()
+    assert process.returncode == 1
+    assert f"cannot listen on {target}" in said.decode()
+    assert "Traceback" not in said.decode()
