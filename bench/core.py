@@ -1,0 +1,218 @@
+"""What the core costs: planning and applying a decode step, and looking up a long prompt.
+
+Pure Python on one core, no model and no messages: a stand-in answers each plan with tokens. Rows
+stand at different places in their blocks, as they do in service; the cache is full, so that every
+new block evicts an old one. The garbage collector runs as it does in service.
+
+    python bench/core.py                 # table
+    python bench/core.py --json FILE     # and the numbers
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from scheduler_svc.core.core import Core
+from scheduler_svc.core.limits import Policy, WorkerLimits
+from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.prefix_cache import PrefixCache
+from scheduler_svc.core.request import NewRequest, SamplingParams
+
+BLOCK_SIZE = 16
+VOCAB_SIZE = 151_936
+NUM_STEPS = 1_600
+NONE = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A steady state to measure."""
+
+    num_rows: int
+    num_waiting: int
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Microseconds of a step."""
+
+    num_rows: int
+    num_waiting: int
+    context_tokens: int
+    plan_p50_us: float
+    apply_p50_us: float
+    step_p50_us: float
+    step_p99_us: float
+
+
+class Service:
+    """A core with as many streams as it has slots."""
+
+    def __init__(self, case: Case) -> None:
+        self.random = np.random.default_rng(0)
+        self.core = Core(
+            Policy(max_queue_requests=10**9, max_queue_tokens=10**12), cache_root=b"bench"
+        )
+        # Room to decode to the end of the measurement; the rest of the cache is kept full.
+        length = case.context_tokens + 2 * NUM_STEPS
+        self.limits = WorkerLimits(
+            num_blocks=1 + case.num_rows * (length // BLOCK_SIZE + 2),
+            block_size=BLOCK_SIZE,
+            max_num_seqs=case.num_rows,
+            max_num_batched_tokens=8_192,
+            max_model_len=length + BLOCK_SIZE,
+            vocab_size=VOCAB_SIZE,
+        )
+        self.core.start_epoch(self.limits, 0.0)
+        self.results: deque[StepResult] = deque()
+        self.num_requests = 0
+        self._fill_cache(case)
+        for row in range(case.num_rows):
+            self.submit(case.context_tokens + row % BLOCK_SIZE, max_tokens=None)
+        while self.turn() < case.num_rows:
+            pass
+        for _ in range(case.num_waiting):
+            self.submit(100, max_tokens=100)
+
+    def submit(self, num_tokens: int, *, max_tokens: int | None) -> None:
+        self.num_requests += 1
+        self.core.submit(
+            NewRequest(
+                tenant=f"tenant-{self.num_requests % 10}",
+                request_id=str(self.num_requests),
+                owner=1 + self.num_requests % 2,
+                number=self.num_requests,
+                blob=b"",
+                body_digest=b"",
+                prompt=self.random.integers(1_000, VOCAB_SIZE, num_tokens, dtype=np.int32),
+                max_tokens=max_tokens,
+                eos_token_ids=(1, 2),
+                sampling=SamplingParams(temperature=1.0, seed=self.num_requests),
+                submitted_at=0.0,
+            ),
+            0.0,
+        )
+
+    def answer(self, plan: StepPlan) -> None:
+        num_tokens = plan.num_decode_rows + int(plan.chunk_samples.sum())
+        self.results.append(
+            StepResult(
+                step=plan.step,
+                tokens=self.random.integers(1_000, VOCAB_SIZE, num_tokens, dtype=np.int32),
+                token_counts=None,
+                failed_rows=NONE,
+                forward_us=5_000,
+            )
+        )
+
+    def turn(self) -> int:
+        """Plans as far ahead as allowed, applies one result; rows of the last plan that decode."""
+        num_decode_rows = 0
+        while (plan := self.core.plan(0.0)) is not None:
+            self.answer(plan)
+            num_decode_rows = plan.num_decode_rows
+        self.core.apply(self.results.popleft(), 0.0)
+        return num_decode_rows
+
+    def _fill_cache(self, case: Case) -> None:
+        """Publishes prompts that nobody holds any more, until no block is free."""
+        while self.core.counts().num_blocks_free > 2 * case.num_rows:
+            self.submit(min(4_000, self.limits.max_model_len - 2), max_tokens=1)
+            while self.core.has_work:
+                self.turn()
+
+
+def measure(case: Case) -> Measured:
+    """Times planning and applying of decode steps, one step ahead."""
+    service = Service(case)
+    plan_us, apply_us = [], []
+    for _ in range(NUM_STEPS):
+        started = time.perf_counter()
+        plan = service.core.plan(0.0)
+        planned = time.perf_counter()
+        if plan is None or plan.num_decode_rows != case.num_rows:
+            raise RuntimeError("the batch is not steady: the case is set up wrongly")
+        service.answer(plan)
+        result = service.results.popleft()
+        answered = time.perf_counter()
+        service.core.apply(result, 0.0)
+        applied = time.perf_counter()
+        plan_us.append((planned - started) * 1e6)
+        apply_us.append((applied - answered) * 1e6)
+    step_us = [sum(both) for both in zip(plan_us, apply_us, strict=True)]
+    return Measured(
+        **asdict(case),
+        plan_p50_us=statistics.median(plan_us),
+        apply_p50_us=statistics.median(apply_us),
+        step_p50_us=statistics.median(step_us),
+        step_p99_us=statistics.quantiles(step_us, n=100)[98],
+    )
+
+
+def measure_lookup(num_tokens: int) -> float:
+    """Milliseconds to match a prompt that is cached as a whole."""
+    num_blocks = num_tokens // BLOCK_SIZE
+    cache = PrefixCache(num_blocks=num_blocks + 1, block_size=BLOCK_SIZE, root=b"bench")
+    tokens = np.random.default_rng(0).integers(0, VOCAB_SIZE, num_tokens, dtype=np.int32).tobytes()
+    root = link = cache.root("tenant")
+    size = 4 * BLOCK_SIZE
+    for block in range(num_blocks):
+        link, _ = cache.publish(block + 1, link, tokens[block * size : (block + 1) * size])
+    return 1e3 * median_time(lambda: cache.match(root, tokens, max_blocks=num_blocks))
+
+
+def median_time(work: Callable[[], object]) -> float:
+    """Seconds, the median of many runs."""
+    times = []
+    for _ in range(200):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the numbers there")
+    arguments = parser.parse_args()
+    cases = [
+        Case(num_rows, num_waiting, context_tokens)
+        for num_rows in (256, 1_024)
+        for num_waiting in (10, 100_000)
+        for context_tokens in ((200, 8_000) if num_rows == 256 else (200,))
+    ]
+    print("decode rows  waiting  context   plan p50  apply p50   step p50   step p99  [us]")
+    steps = []
+    for case in cases:
+        step = measure(case)
+        steps.append(step)
+        print(
+            f"{step.num_rows:>11}{step.num_waiting:>9}{step.context_tokens:>9}"
+            f"{step.plan_p50_us:>11.0f}{step.apply_p50_us:>11.0f}"
+            f"{step.step_p50_us:>11.0f}{step.step_p99_us:>11.0f}"
+        )
+    lookup_ms = measure_lookup(32_768)
+    print(f"lookup of a 32,768-token prompt, all of it cached: {lookup_ms:.2f} ms")
+    if arguments.json is not None:
+        numbers = {
+            "python": sys.version.split()[0],
+            "block_size": BLOCK_SIZE,
+            "steps": [asdict(step) for step in steps],
+            "lookup_32k_ms": lookup_ms,
+        }
+        arguments.json.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
