@@ -21,9 +21,18 @@ QUESTIONS = (
 NUM_TOKENS = 64
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads on two busy cores wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def replica() -> Iterator[Replica]:
-    with running_replica(DEFAULT_MODEL, flags=["--dtype", "float32"]) as started:
+    with running_replica(DEFAULT_MODEL, flags=["--dtype", "float32", "--cpu-threads", "1"]) as started:
         yield started
 
 

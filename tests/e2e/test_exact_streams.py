@@ -4,12 +4,12 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.fakes.hash_tokens import expected_tokens
 
 from tests.e2e.calls import generation, stream_all
 from tests.e2e.replica import running_replica
 from tests.fakes.byte_tokenizer import NUM_IDS
 from tests.fakes.checkpoints import make_tiny_checkpoint
+from tests.fakes.hash_tokens import expected_tokens
 
 VOCAB = NUM_IDS  # ids that the tokenizer knows; the model has more rows
 # name: service flags, worker flags, requests at once

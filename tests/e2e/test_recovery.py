@@ -7,13 +7,13 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
-from tests.fakes.hash_tokens import expected_tokens
 
 from octavo.v1 import inference_pb2 as api
 from tests.e2e.calls import Received, collect, connected, generation
 from tests.e2e.replica import Replica, running_replica, wait_until
 from tests.fakes.byte_tokenizer import NUM_IDS
 from tests.fakes.checkpoints import make_tiny_checkpoint
+from tests.fakes.hash_tokens import expected_tokens
 
 pytestmark = pytest.mark.chaos
 RESUMABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
