@@ -32,7 +32,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def replica() -> Iterator[Replica]:
-    with running_replica(DEFAULT_MODEL, flags=["--dtype", "float32", "--cpu-threads", "1"]) as started:
+    with running_replica(
+        DEFAULT_MODEL, flags=["--dtype", "float32", "--cpu-threads", "1"]
+    ) as started:
         yield started
 
 
