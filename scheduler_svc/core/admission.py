@@ -70,12 +70,11 @@ class Admission:
         batch = draft.epoch.batch
         with closing(self._lifecycle.room.queue.walk()) as candidates:
             for sequence in candidates:
+                match = self._consider(draft.epoch, sequence, left)
                 if self._is_late(draft.epoch, sequence, now):
                     self._lifecycle.end_request(sequence.request, EndReason.DEADLINE, now)
                     passed = [each for each in passed if each.end is None]
-                    continue
-                match = self._consider(draft.epoch, sequence, left)
-                if match is not None:
+                elif match is not None:
                     self._note_passed(passed)
                     left -= self._start(draft, sequence, match, left, now)
                 else:
@@ -165,9 +164,9 @@ class Admission:
     def _is_late(self, epoch: Epoch, sequence: Sequence, now: float) -> bool:
         """Whether its first token cannot come before its deadline."""
         deadline = sequence.request.deadline
-        if deadline is None or sequence.num_stored > sequence.num_prompt:
+        if deadline is None or sequence.offer is None or sequence.num_stored > sequence.num_prompt:
             return False
         # An estimate counts only while others measure it anew, lest one bad one refuse for ever.
         is_busy = epoch.batch.num_occupied > 0
-        needed_s = self._pace.prefill_s(sequence.num_stored) if is_busy else 0.0
+        needed_s = self._pace.prefill_s(sequence.offer.num_tokens) if is_busy else 0.0
         return now + needed_s > deadline

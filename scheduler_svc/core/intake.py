@@ -103,12 +103,27 @@ class Intake:
     def _check_deadline(self, new: NewRequest, now: float) -> None:
         if new.deadline is None:
             return
-        # What was measured counts only while others measure it anew.
-        is_busy = self._registry.num_live > 0
-        num_tokens = self._lifecycle.room.num_new_tokens + len(new.prompt)
-        needed_s = self._pace.prefill_s(num_tokens) if is_busy else 0.0
+        needed_s = self._needed_s(len(new.prompt))
+        if now + needed_s >= new.deadline:
+            # Worth a look at the cache before saying no.
+            needed_s = self._needed_s(len(new.prompt) - self._num_cached(new))
         if now + needed_s >= new.deadline:
             raise DeadlineTooClose(needed_s=needed_s, left_s=new.deadline - now)
+
+    def _needed_s(self, num_tokens: int) -> float:
+        # What was measured counts only while others measure it anew.
+        is_busy = self._registry.num_live > 0
+        ahead = self._lifecycle.room.num_new_tokens
+        return self._pace.prefill_s(ahead + num_tokens) if is_busy else 0.0
+
+    def _num_cached(self, new: NewRequest) -> int:
+        epoch = self._lifecycle.epoch
+        if epoch is None or not (new.reads_cache and self._policy.use_prefix_cache):
+            return 0
+        cache = epoch.pool.cache
+        prompt = new.prompt.astype("<i4").tobytes()
+        match = cache.match(cache.root(new.tenant), prompt, max_blocks=len(new.prompt))
+        return len(match.blocks) * epoch.limits.block_size
 
     def _retry_after_s(self) -> float:
         measured = self._pace.prefill_s(self._lifecycle.room.num_new_tokens)

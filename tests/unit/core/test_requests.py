@@ -147,6 +147,24 @@ def test_a_deadline_that_cannot_be_met_is_refused() -> None:
     replica.submit(replica.new(deadline=replica.now + 10.0))
 
 
+def test_a_cached_prompt_meets_a_deadline_that_another_would_not() -> None:
+    replica = Replica()
+    replica.add(prompt_of(200), max_tokens=1)
+    replica.run()
+    replica.add(prompt_of(3, first=2), max_tokens=100)
+    replica.step()
+    deadline = replica.now + 0.001
+    with pytest.raises(DeadlineTooClose):
+        replica.submit(replica.new(prompt_of(200, first=3), deadline=deadline))
+    known = replica.new(prompt_of(200), max_tokens=1, deadline=deadline)
+    replica.submit(known)
+    replica.issue()
+    replica.deliver()
+    replica.issue()
+    replica.deliver()
+    assert len(replica.tokens(known)) == 1
+
+
 def test_a_drain_refuses_new_requests_and_known_ones_go_on() -> None:
     replica = Replica()
     new = replica.add()
