@@ -12,7 +12,9 @@ from scheduler_svc.frontend.servicer import InferenceServicer
 
 MAX_RESPONSE_BYTES = 64 * 2**20
 """Far above the largest answer; clients take 4 MiB unless they say otherwise."""
-MAX_STREAMS_PER_CONNECTION = 4096
+MAX_CALLS = 16_384
+"""Open calls of one connection, and calls that wait for the loop. Beyond it gRPC itself turns calls
+away, at random and without a reason; before that the core refuses what is too much, with one."""
 
 
 class CannotListen(Exception):
@@ -28,7 +30,9 @@ def make_server(
             ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", max_request_bytes),
             ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
-            ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+            ("grpc.max_concurrent_streams", MAX_CALLS),
+            ("grpc.server.max_pending_requests", MAX_CALLS),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_CALLS),
             # clients may ping every 10 s, with and without calls
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),

@@ -1,7 +1,5 @@
 """InferenceService: one short method for each RPC. Knows neither tokens nor the core's messages."""
 
-# ruff: noqa: N802 - methods are named by the protos
-
 from __future__ import annotations
 
 import asyncio
