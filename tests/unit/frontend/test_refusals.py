@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import grpc
@@ -131,3 +132,21 @@ async def test_a_request_that_waits_for_the_core_goes_out_when_it_comes(
         await service.core.deliver(submit.number, service.ids("ok"), end=engine.END_REASON_LENGTH)
         await reader.read_all()
     assert reader.texts == ["ok"]
+
+
+async def test_a_flood_of_calls_is_refused_with_reasons(service: Service) -> None:
+    """Calls that the loop is slow to take would be dropped by gRPC without a reason."""
+    num_calls = 1500
+    readers = [Reader(service.stub, generation(), timeout_s=60) for _ in range(num_calls)]
+
+    async def refuse_all() -> None:
+        for _ in range(num_calls):
+            submit = await service.core.expect("submit")
+            await service.core.reject(submit.number, engine.REJECT_REASON_QUEUE_FULL)
+
+    refusals, _ = await asyncio.gather(
+        asyncio.gather(*(refusal_of(reader) for reader in readers)), refuse_all()
+    )
+    assert {(one.code, one.info.reason) for one in refusals} == {
+        (Code.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+    }
