@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker_svc.config import InvalidConfig, WorkerConfig
+from worker_svc.device_choice import choose_device
 from worker_svc.models.spec import ModelSpec, parse_model_spec
 
 
@@ -12,6 +13,8 @@ class ChosenModel:
     """A model folder whose config.json can be served."""
 
     folder: Path
+    device: str
+    """Either "cuda" or "cpu"."""
     spec: ModelSpec
     max_model_len: int
     """Most tokens, prompt and output together, of one sequence."""
@@ -19,9 +22,8 @@ class ChosenModel:
 
 def choose_model(config: WorkerConfig) -> ChosenModel:
     """The model of the settings; raises InvalidConfig or ModelError for what cannot be served."""
-    if config.device == "cuda":
-        raise InvalidConfig("--device cuda: this version computes on the CPU only")
-    if config.attention_backend not in {"auto", "torch"}:
+    device = choose_device(config.device)
+    if device == "cpu" and config.attention_backend not in {"auto", "torch"}:
         raise InvalidConfig(
             f"--attention-backend {config.attention_backend} does not run on a CPU: use torch"
         )
@@ -35,5 +37,8 @@ def choose_model(config: WorkerConfig) -> ChosenModel:
             f" {spec.longest_context} tokens"
         )
     return ChosenModel(
-        folder=folder, spec=spec, max_model_len=config.max_model_len or spec.longest_context
+        folder=folder,
+        device=device,
+        spec=spec,
+        max_model_len=config.max_model_len or spec.longest_context,
     )

@@ -68,6 +68,30 @@ class RecordedPrograms:
         self.memory.decode_columns(1).clear()
         self._programs.decode(1)
 
+    def run_largest(self) -> None:
+        """Run the largest steps there can be, on padding."""
+        sizes = self.memory.sizes
+        num_rows = self._buckets.decode.sizes[-1]
+        shape = ForwardShape(0, min(sizes.num_slots, sizes.most_tokens), sizes.most_tokens)
+        with torch.inference_mode():
+            self.clear_forward(shape)
+            self._programs.forward(shape)
+            for choice in (ChoiceShape(num_rows), ChoiceShape(num_rows, has_filters=True)):
+                self.clear_choice(choice)
+                self._programs.choose(choice)
+        self.run_largest_recorded()
+
+    @torch.inference_mode()
+    def run_largest_recorded(self) -> None:
+        """Run the largest work that is recorded, on padding."""
+        num_rows = self._buckets.decode.sizes[-1]
+        self.memory.decode_columns(num_rows).clear()
+        self._programs.decode(num_rows)
+        if self._buckets.tokens.sizes:
+            shape = self._recorded_shape(self._buckets.tokens.sizes[-1])
+            self.clear_forward(shape)
+            self._programs.forward(shape)
+
     def _record_common(self) -> None:
         began = time.monotonic()
         for size in reversed(self._buckets.decode.sizes):

@@ -11,6 +11,7 @@ from tests.fakes.checkpoints import TinyModel, config_of
 from tests.fakes.scripted_core import ScriptedCore
 from tests.fakes.worker_process import running_worker
 from worker_svc.config import InvalidConfig, WorkerConfig
+from worker_svc.device_choice import choose_device
 from worker_svc.model_choice import choose_model
 from worker_svc.models.errors import ConfigError
 
@@ -44,8 +45,10 @@ def test_a_length_is_the_models_own_unless_a_shorter_one_is_asked_for(folder: Pa
     ("settings", "words"),
     [
         ({"max_model_len": 513}, "--max-model-len 513 exceeds what the model supports: 512"),
-        ({"device": "cuda"}, "--device cuda: "),
-        ({"attention_backend": "fa3"}, "--attention-backend fa3 does not run on a CPU"),
+        (
+            {"attention_backend": "fa3", "device": "cpu"},
+            "--attention-backend fa3 does not run on a CPU",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_met_is_named(
@@ -53,6 +56,15 @@ def test_a_setting_that_cannot_be_met_is_named(
 ) -> None:
     with pytest.raises(InvalidConfig, match=words):
         choose_model(config_for(folder, **settings))
+
+
+def test_a_gpu_is_taken_where_there_is_one_unless_told_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-uvm").touch()
+    assert choose_device("auto", devices=tmp_path) == "cpu"
+    (tmp_path / "nvidia1").touch()
+    assert choose_device("auto", devices=tmp_path) == "cuda"
+    assert choose_device("cpu", devices=tmp_path) == "cpu"
+    assert choose_device("cuda", devices=tmp_path / "none") == "cuda"
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""How many KV blocks a GPU rank offers, and the account it gives when none fit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from worker_svc.config import InvalidConfig, WorkerConfig
+from worker_svc.execution.kv_cache import KVLayout
+from worker_svc.gpu_memory import OVERHEAD_BYTES, MemoryUse, num_gpu_blocks
+
+GIB = 1 << 30
+LAYOUT = KVLayout(
+    num_layers=4, num_blocks=2, block_size=16, num_kv_heads=8, head_dim=128, dtype=torch.bfloat16
+)
+USE = MemoryUse(
+    total=80 * GIB, free=70 * GIB, resident=8 * GIB, largest_step=2 * GIB, graphs=1 * GIB
+)
+
+
+def config(**settings: float) -> WorkerConfig:
+    return WorkerConfig(run_dir="x", model="x", max_num_seqs=4096, **settings)  # type: ignore[arg-type] # by name
+
+
+def blocks(settings: WorkerConfig, use: MemoryUse = USE) -> int:
+    return num_gpu_blocks(settings, LAYOUT, use, max_model_len=131_072)
+
+
+def test_the_cache_gets_what_the_budget_leaves() -> None:
+    left = 40 * GIB - (8 + 2 + 1) * GIB - OVERHEAD_BYTES
+    assert blocks(config(gpu_memory_utilization=0.5)) == left // LAYOUT.bytes_per_block
+
+
+def test_another_instance_beside_us_changes_nothing_while_both_fit() -> None:
+    ours = config(gpu_memory_utilization=0.4)
+    assert blocks(ours, replace(USE, free=35 * GIB)) == blocks(ours, USE)
+
+
+def test_numbers_given_are_taken_exactly() -> None:
+    assert blocks(config(num_kv_blocks=7)) == 7
+    assert blocks(config(kv_cache_bytes=9 * LAYOUT.bytes_per_block + 5)) == 9
+
+
+def test_no_more_blocks_than_sequences_can_use() -> None:
+    few = WorkerConfig(run_dir="x", model="x", max_num_seqs=3)
+    assert num_gpu_blocks(few, LAYOUT, USE, max_model_len=100) == 3 * 7 + 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "use", "words"),
+    [
+        ({"gpu_memory_utilization": 0.1}, USE, "no room for a KV cache of two blocks"),
+        ({"gpu_memory_utilization": 0.9}, replace(USE, free=20 * GIB), "does not fit"),
+        ({"num_kv_blocks": 10**6}, USE, "a KV cache of 1000000 blocks does not fit"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_whole_account(
+    settings: dict[str, float], use: MemoryUse, words: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=words) as caught:
+        blocks(config(**settings), use)
+    message = str(caught.value)
+    for part in (
+        "the GPU has 80.00 GiB",
+        "weights and step memory 8.00 GiB",
+        "the largest step 2.00 GiB",
+        "graphs 1.00 GiB",
+        f"free on the GPU now {use.free / GIB:.2f} GiB",
+        "try a higher --gpu-memory-utilization",
+    ):
+        assert part in message
