@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from code, or with --check says which are out of date.
+"""Writes the files that are made from code, or with --check says which are out of date.
 
 Knows where the tables are; knows nothing of what the settings mean.
 """
@@ -6,12 +6,18 @@ Knows where the tables are; knows nothing of what the settings mean.
 import argparse
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "client")]
 
 from scheduler_svc.config import ServiceConfig, flag_name  # noqa: E402 - needs the path above
+from scheduler_svc.metrics.catalog import CATALOG, MetricSpec  # noqa: E402
+from scheduler_svc.metrics.exporter import PREFIX  # noqa: E402
+from tools.chart_values import with_values_table  # noqa: E402
+from tools.dashboard_panels import OVERVIEW, REPLICA  # noqa: E402
+from tools.dashboards import grafana_json  # noqa: E402
 
 CONFIGURATION_HEAD = """# Configuration
 
@@ -48,7 +54,64 @@ def _rule(setting: "dataclasses.Field[object]") -> str:
     return f" (at least {low:g})" if low is not None else ""
 
 
-PAGES = {"docs/configuration.md": configuration_page}
+METRICS_HEAD = """# Metrics
+
+Everything on `/metrics` (port 9464), one endpoint for all processes of a replica. Made from
+`scheduler_svc/metrics/catalog.py` by `make docs`. A histogram has the series `_bucket`, `_sum` and
+`_count`. A counter never falls while the replica lives, whichever of its processes restart. A
+series appears when its first value does: alert on what may be absent with care. Label values come
+from fixed sets, never from clients. `make test-operations` runs `promtool check metrics` over the
+whole catalog, and lets a real Prometheus scrape a real replica.
+
+Alerts on these metrics are in [the runbook](runbook.md), dashboards in
+[helm/octavo/files](../helm/octavo/files).
+"""
+
+METRICS_FOOT = f"""
+## For routers and autoscalers
+
+The endpoint picker of the Gateway API Inference Extension reads, of each pod:
+
+| what it wants | metric |
+|---|---|
+| total queued requests | `{PREFIX}num_requests_waiting` |
+| KV cache utilization | `{PREFIX}kv_cache_usage_perc` |
+
+Autoscale on `{PREFIX}num_tokens_waiting`: work that is there and not begun. The chart's
+`autoscaling` does.
+"""
+
+
+def metrics_page() -> str:
+    """The table of all metrics, by kind."""
+    parts = [METRICS_HEAD]
+    for kind in ("gauge", "counter", "histogram"):
+        parts.append(f"\n## {kind.capitalize()}s\n\n| name | labels | meaning |\n|---|---|---|\n")
+        parts += [_metric_row(n, spec) for n, spec in CATALOG.items() if spec.kind == kind]
+    return "".join([*parts, METRICS_FOOT])
+
+
+def _metric_row(name: str, spec: MetricSpec) -> str:
+    full = PREFIX + name + ("_total" if spec.kind == "counter" else "")
+    labels = ", ".join(f"`{label}`" for label in spec.labels)
+    buckets = "; up to " + ", ".join(f"{b:g}" for b in spec.buckets) + " s" if spec.buckets else ""
+    return f"| `{full}` | {labels} | {spec.help}{buckets} |\n"
+
+
+def chart_page() -> str:
+    """The chart's README with its table of values made anew."""
+    chart = ROOT / "helm/octavo"
+    page = (chart / "README.md").read_text(encoding="utf-8")
+    return with_values_table(page, chart / "values.yaml")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/configuration.md": configuration_page,
+    "docs/metrics.md": metrics_page,
+    "helm/octavo/README.md": chart_page,
+    "helm/octavo/files/dashboards/overview.json": lambda: grafana_json(OVERVIEW),
+    "helm/octavo/files/dashboards/replica.json": lambda: grafana_json(REPLICA),
+}
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))
 
 Manifest = dict[str, Any]
 Values = dict[str, Any]
+Render = Callable[[Values], list[Manifest]]
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,6 @@ def helm(request: pytest.FixtureRequest, tmp_path: Path) -> Helm:
 
 
 @pytest.fixture
-def render(tmp_path: Path) -> Callable[[Values], list[Manifest]]:
+def render(tmp_path: Path) -> Render:
     """Rendering with the newest Helm: enough for what both render alike."""
     return Helm(fetch_helm.program(fetch_helm.RELEASES[-1]), tmp_path).render

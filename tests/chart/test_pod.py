@@ -2,39 +2,15 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from scheduler_svc.config import parse_flags
-from tests.chart.conftest import CHART, VALUES, Helm, Manifest, Values
+from tests.chart.conftest import VALUES, Helm, Render
+from tests.chart.manifests import container, deployment, flags, mounts, pod, volumes
 from worker_svc.config import parse_flags as parse_worker_flags
-
-Render = Callable[[Values], list[Manifest]]
-
-
-def deployment(manifests: list[Manifest]) -> dict[str, Any]:
-    return dict(next(m for m in manifests if m["kind"] == "Deployment")["spec"])
-
-
-def pod(manifests: list[Manifest]) -> dict[str, Any]:
-    return dict(deployment(manifests)["template"]["spec"])
-
-
-def container(manifests: list[Manifest], name: str) -> dict[str, Any]:
-    return dict(next(c for c in pod(manifests)["containers"] if c["name"] == name))
-
-
-def flags(manifests: list[Manifest], name: str) -> dict[str, str]:
-    pairs = (flag.removeprefix("--").partition("=") for flag in container(manifests, name)["args"])
-    return {flag: value for flag, _, value in pairs}
-
-
-def mounts(manifests: list[Manifest], name: str) -> dict[str, str]:
-    return {m["mountPath"]: m["name"] for m in container(manifests, name)["volumeMounts"]}
 
 
 def test_scheduler_and_worker_meet_in_one_private_folder(render: Render) -> None:
@@ -43,9 +19,8 @@ def test_scheduler_and_worker_meet_in_one_private_folder(render: Render) -> None
     assert folders == {"/run/octavo/replica"}
     for name in ("scheduler", "worker"):
         assert mounts(manifests, name)["/run/octavo"] == "run"
-    volumes = {volume["name"]: volume for volume in pod(manifests)["volumes"]}
-    assert volumes["run"]["emptyDir"]["medium"] == "Memory"
-    assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
+    for name in ("run", "shm"):
+        assert volumes(manifests)[name]["emptyDir"]["medium"] == "Memory"
     assert mounts(manifests, "worker")["/dev/shm"] == "shm"
 
 
@@ -210,21 +185,3 @@ def test_services_select_the_pods(render: Render) -> None:
     selectors = [m["spec"]["selector"] for m in manifests if m["kind"] == "Service"]
     selectors.append(deployment(manifests)["selector"]["matchLabels"])
     assert all(selector.items() <= labels.items() for selector in selectors)
-
-
-def test_the_readme_lists_every_value() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert listed(CHART / "README.md") == set(paths(values))
-
-
-def listed(readme: Path) -> set[str]:
-    rows = (line.split("|") for line in readme.read_text().splitlines() if line.startswith("| `"))
-    return {row[1].strip(" `") for row in rows}
-
-
-def paths(values: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for name, value in values.items():
-        is_leaf = not isinstance(value, dict) or not value or name == "resources"
-        found += [prefix + name] if is_leaf else paths(value, f"{prefix}{name}.")
-    return found

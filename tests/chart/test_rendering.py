@@ -4,14 +4,21 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped] - it ships without types
 import kubernetes_validate
 import pytest
 import yaml
 
-from tests.chart.conftest import CHART, VALUES, Helm
+from tests.chart.conftest import CHART, VALUES, Helm, Render
 from tools import fetch_helm
 
 KUBERNETES_VERSIONS = ("1.29", "1.37")
+# image volumes came later
+OLDEST_FOR = {"image-volume": ("1.31", "1.37")}
+CUSTOM: dict[str, Any] = yaml.safe_load(
+    (Path(__file__).parent / "schemas/custom_resources.yaml").read_text()
+)
+DEFINITIONS = {"definitions": CUSTOM["definitions"]}
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicaCount": 2}, "replicaCount"),
@@ -35,6 +42,46 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"drain": {"limitSeconds": -1}}, "drain.limitSeconds"),
     ({"terminationGracePeriodSeconds": 144}, "terminationGracePeriodSeconds is 144"),
     ({"runAsUser": 0}, "runAsUser"),
+    ({"model": {"hostPath": "/m", "image": {"reference": "m:1"}}}, "model.image.reference"),
+    ({"model": {"hostPath": "/m", "tokenSecret": {"name": "t"}}}, "model.tokenSecret.name"),
+    ({"model": {"image": {"refrence": "m:1"}}}, "refrence"),
+    ({"worker": {"image": {"digest": "sha256:1"}}}, "worker.image.digest"),
+    (
+        {"worker": {"device": "cuda", "resources": {"limits": {"nvidia.com/gpu": 2}}}},
+        "worker.resources.limits: nvidia.com/gpu",
+    ),
+    ({"volumes": {"cacheClaim": "c"}, "replicas": 2}, "volumes.cacheClaim"),
+    ({"volumes": {"cacheClaim": "c"}, "autoscaling": {"kind": "hpa"}}, "volumes.cacheClaim"),
+    ({"autoscaling": {"kind": "cpu"}}, "autoscaling.kind"),
+    ({"autoscaling": {"kind": "hpa", "maxReplicas": 0}}, "autoscaling.maxReplicas"),
+    (
+        {"autoscaling": {"kind": "hpa", "minReplicas": 5}},
+        "autoscaling.maxReplicas is 4, less than autoscaling.minReplicas, 5",
+    ),
+    ({"autoscaling": {"kind": "keda"}}, "autoscaling.keda.serverAddress is missing"),
+    ({"autoscaling": {"keda": {"serverAddress": "prometheus"}}}, "autoscaling.keda.serverAddress"),
+    ({"monitoring": {"scrape": "yes"}}, "monitoring.scrape"),
+    ({"monitoring": {"interval": "15"}}, "monitoring.interval"),
+    (
+        {"monitoring": {"rules": {"enabled": True, "disabled": ["OctavoUp"]}}},
+        "monitoring.rules.disabled: there is no alert OctavoUp",
+    ),
+    ({"monitoring": {"rules": {"runbookUrl": "docs"}}}, "monitoring.rules.runbookUrl"),
+    ({"route": {"enabled": True}}, "route.parentRefs is missing"),
+    ({"route": {"parentRefs": [{"gateway": "g"}]}}, "route.parentRefs.0"),
+    ({"route": {"hostnames": ["https://a"]}}, "route.hostnames.0"),
+    ({"inferencePool": {"enabled": True}}, "inferencePool.endpointPicker.name is missing"),
+    (
+        {"inferencePool": {"endpointPicker": {"failureMode": "Open"}}},
+        "inferencePool.endpointPicker.failureMode",
+    ),
+    ({"podDisruptionBudget": {"maxUnavailable": "half"}}, "podDisruptionBudget.maxUnavailable"),
+    ({"networkPolicy": {"from": {}}}, "networkPolicy.from"),
+    ({"topologySpreadConstraints": [{"maxSkew": 1}]}, "topologySpreadConstraints.0"),
+    ({"extraContainers": [{"image": "x"}]}, "extraContainers.0"),
+    ({"extraObjects": [{"kind": "ConfigMap"}]}, "extraObjects.0"),
+    ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "commonLabels: app.kubernetes.io/name"),
+    ({"commonLabels": {"stage": 1}}, "commonLabels.stage"),
 ]
 
 
@@ -50,15 +97,22 @@ def test_the_chart_lints_strictly(helm: Helm, file: Path) -> None:
 
 @pytest.mark.parametrize("file", VALUES, ids=lambda file: file.stem)
 def test_every_manifest_is_valid_kubernetes(helm: Helm, file: Path) -> None:
-    manifests = helm.render(values_of(file))
-    assert sorted(manifest["kind"] for manifest in manifests) == [
-        "Deployment",
-        "Service",
-        "Service",
-    ]
-    for manifest in manifests:
-        for version in KUBERNETES_VERSIONS:
-            kubernetes_validate.validate(manifest, version, strict=True)
+    for manifest in helm.render(values_of(file)):
+        key = f"{manifest['apiVersion']}/{manifest['kind']}"
+        if key in CUSTOM["specs"]:
+            jsonschema.validate(manifest["spec"], CUSTOM["specs"][key] | DEFINITIONS)
+        else:
+            for version in OLDEST_FOR.get(file.stem, KUBERNETES_VERSIONS):
+                kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_every_kind_that_the_chart_can_make_is_rendered_by_some_values(render: Render) -> None:
+    templates = (path.read_text() for path in (CHART / "templates").rglob("*.yaml"))
+    lines = [line for text in templates for line in re.findall(r"^kind: (.+)$", text, re.MULTILINE)]
+    wanted = {kind for line in lines for kind in re.findall(r"\b[A-Z][A-Za-z]+", line)}
+    rendered = {m["kind"] for file in VALUES for m in render(values_of(file))}
+    assert wanted - rendered == set()
+    assert {"ServiceMonitor", "PodMonitor", "ScaledObject", "GRPCRoute", "Pod"} <= rendered
 
 
 @pytest.mark.parametrize(("values", "named"), REFUSED, ids=str)

@@ -11,8 +11,14 @@
 {{- fail (printf "terminationGracePeriodSeconds is %d, but a drain may take %d: drain.preStopSeconds + drain.limitSeconds + drain.marginSeconds" (int .) $drain) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.model.hostPath .Values.model.existingClaim -}}
-{{- fail "model.hostPath and model.existingClaim exclude each other: set one" -}}
+{{- if gt (len (compact (list .Values.model.hostPath .Values.model.existingClaim .Values.model.image.reference))) 1 -}}
+{{- fail "model.hostPath, model.existingClaim and model.image.reference exclude each other: set one" -}}
+{{- end -}}
+{{- if and .Values.model.image.reference (semverCompare "<1.31-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "model.image.reference needs Kubernetes 1.31, this is %s" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and .Values.model.tokenSecret.name (include "octavo.hasModelVolume" .) -}}
+{{- fail "model.tokenSecret.name is for the init container, which a model volume leaves out: unset one" -}}
 {{- end -}}
 {{- $owned := list "model" "run-dir" "device" "tensor-parallel-size" "served-model-name" "replica" "workers" "frontends" "host" "port" "metrics-host" "metrics-port" "drain-limit" -}}
 {{- $shared := list "max-model-len" "block-size" "num-kv-blocks" "max-num-seqs" "max-num-batched-tokens" -}}
@@ -27,6 +33,37 @@
 {{- fail (printf "%s: %s must be the same in both containers: move it to engineArgs" $field $flag) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- range $field := list "podLabels" "commonLabels" -}}
+{{- range $label, $_ := index $.Values $field -}}
+{{- if hasPrefix "app.kubernetes.io/" $label -}}
+{{- fail (printf "%s: %s is set by the chart" $field $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $kind := list "limits" "requests" -}}
+{{- if hasKey (default dict (index $.Values.worker.resources $kind)) $.Values.worker.gpuResource -}}
+{{- fail (printf "worker.resources.%s: %s is set by the chart from worker.tensorParallelSize" $kind $.Values.worker.gpuResource) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.volumes.cacheClaim -}}
+{{- if or .Values.autoscaling.kind (gt (int .Values.replicas) 1) (eq .Values.strategy "RollingUpdate") -}}
+{{- fail "volumes.cacheClaim: two pods must not write it at once; it needs replicas 1, strategy Recreate and no autoscaling.kind" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.autoscaling.kind -}}
+{{- if lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas) -}}
+{{- fail (printf "autoscaling.maxReplicas is %d, less than autoscaling.minReplicas, %d" (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) -}}
+{{- end -}}
+{{- if and (eq .Values.autoscaling.kind "keda") (not .Values.autoscaling.keda.serverAddress) -}}
+{{- fail "autoscaling.keda.serverAddress is missing: the address of Prometheus" -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.route.enabled (not .Values.route.parentRefs) -}}
+{{- fail "route.parentRefs is missing: name at least one gateway" -}}
+{{- end -}}
+{{- if and .Values.inferencePool.enabled (not .Values.inferencePool.endpointPicker.name) -}}
+{{- fail "inferencePool.endpointPicker.name is missing: the service of the endpoint picker" -}}
 {{- end -}}
 {{- if eq (int .Values.ports.grpc) (int .Values.ports.metrics) -}}
 {{- fail (printf "ports.grpc and ports.metrics are both %d: they must differ" (int .Values.ports.grpc)) -}}

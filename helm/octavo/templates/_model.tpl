@@ -1,7 +1,7 @@
 {{/* Where the model is, and the init container that brings one that no volume holds. */}}
 
 {{- define "octavo.hasModelVolume" -}}
-{{- if or .Values.model.hostPath .Values.model.existingClaim }}true{{ end -}}
+{{- if or .Values.model.hostPath .Values.model.existingClaim .Values.model.image.reference }}true{{ end -}}
 {{- end }}
 
 {{- define "octavo.modelFolder" -}}
@@ -38,9 +38,19 @@ command:
 args: [{{ .Values.model.name | quote }}, {{ include "octavo.modelFolder" . }}]
 env:
   {{- include "octavo.environment" . | nindent 2 }}
+  {{- with .Values.model.tokenSecret }}
+  {{- if .name }}
+  - name: HF_TOKEN
+    valueFrom: {secretKeyRef: {name: {{ .name | quote }}, key: {{ .key | quote }}}}
+  {{- end }}
+  {{- end }}
   {{- with .Values.scheduler.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with .Values.scheduler.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 securityContext:
   {{- include "octavo.containerSecurity" . | nindent 2 }}
 resources:

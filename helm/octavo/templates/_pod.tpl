@@ -10,6 +10,17 @@
 {{- end }}
 {{- end }}
 
+{{- define "octavo.podSecurity" -}}
+runAsNonRoot: true
+{{- with .Values.runAsUser }}
+runAsUser: {{ int64 . }}
+{{- end }}
+{{- with .Values.fsGroup }}
+fsGroup: {{ int64 . }}
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
 {{- define "octavo.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -40,7 +51,11 @@ capabilities:
 - name: shm
   emptyDir: {medium: Memory, sizeLimit: {{ .Values.volumes.shmSize }}}
 - name: cache
+  {{- if .Values.volumes.cacheClaim }}
+  persistentVolumeClaim: {claimName: {{ .Values.volumes.cacheClaim | quote }}}
+  {{- else }}
   emptyDir: {sizeLimit: {{ .Values.volumes.cacheSize }}}
+  {{- end }}
 - name: tmp
   emptyDir: {}
 {{- with .Values.model.hostPath }}
@@ -50,5 +65,22 @@ capabilities:
 {{- with .Values.model.existingClaim }}
 - name: model
   persistentVolumeClaim: {claimName: {{ . | quote }}, readOnly: true}
+{{- end }}
+{{- with .Values.model.image }}
+{{- if .reference }}
+- name: model
+  image: {reference: {{ .reference | quote }}, pullPolicy: {{ .pullPolicy }}}
+{{- end }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Constraints that name no pods mean this release's. */}}
+{{- define "octavo.topologySpread" -}}
+{{- $selector := dict "matchLabels" (include "octavo.selector" . | fromYaml) -}}
+{{- range .Values.topologySpreadConstraints }}
+- {{ merge (deepCopy .) (dict "labelSelector" $selector) | toYaml | nindent 2 | trim }}
 {{- end }}
 {{- end }}

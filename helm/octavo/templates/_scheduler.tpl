@@ -26,6 +26,10 @@ env:
   {{- with .Values.scheduler.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with .Values.scheduler.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 ports:
   - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
   - {name: metrics, containerPort: {{ .Values.ports.metrics }}}
@@ -59,4 +63,7 @@ resources:
   {{- toYaml .Values.scheduler.resources | nindent 2 }}
 volumeMounts:
   {{- include "octavo.mounts" . | nindent 2 }}
+  {{- with .Values.scheduler.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}

@@ -37,6 +37,10 @@ env:
   {{- with .Values.worker.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with .Values.worker.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 lifecycle:
   preStop:
     exec:
@@ -52,4 +56,7 @@ resources:
 volumeMounts:
   {{- include "octavo.mounts" . | nindent 2 }}
   - {name: shm, mountPath: /dev/shm}
+  {{- with .Values.worker.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
