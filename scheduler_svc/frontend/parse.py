@@ -25,6 +25,7 @@ from scheduler_svc.frontend.prompt import EncodedPrompt, PromptEncoder, no_room_
 from scheduler_svc.frontend.request import ParsedRequest
 from scheduler_svc.frontend.violations import Violations
 
+_LONGEST_KEEP_S = 366.0 * 86_400
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _REQUEST_ID_RULE = "must be 1 to 128 characters of letters, digits, '.', '_', ':' and '-'"
 _LOWEST_PRIORITY = 8
@@ -69,7 +70,8 @@ class RequestParser:
         num_outputs = parse_num_outputs(generation.sampling, limits=limits, violations=violations)
         stopping = parse_stopping(generation.stopping, limits=limits, violations=violations)
         check_output(generation.output, violations=violations)
-        priority, keep_for_ms = _scheduling(generation.scheduling, limits, violations)
+        priority = _priority(generation.scheduling, violations)
+        keep_for_s = _keep_for_s(generation.scheduling, violations)
         prompt = await self._encoded(generation.prompt, limits, violations)
         received = parse_received(
             resume,
@@ -81,6 +83,7 @@ class RequestParser:
         age_ms = parse_age_ms(resume, violations=violations)
         violations.raise_if_any()
 
+        warnings = (*prompt.warnings, *_keep_for_warnings(keep_for_s, limits))
         eos_token_ids = () if generation.stopping.ignore_eos else self._eos_token_ids(limits)
         return ParsedRequest(
             request_id=request_id,
@@ -96,14 +99,14 @@ class RequestParser:
             ),
             priority=priority,
             time_limit_ms=stopping.time_limit_ms,
-            keep_for_ms=keep_for_ms,
+            keep_for_ms=whole_milliseconds(min(keep_for_s, limits.max_keep_for_s)),
             skip_cache_read=generation.scheduling.skip_cache_read,
             skip_cache_store=generation.scheduling.skip_cache_store,
             received=received,
             age_ms=age_ms,
-            warnings=prompt.warnings,
+            warnings=warnings,
             body_digest=body_digest(generation),
-            blob=write_blob(generation, warnings=prompt.warnings),
+            blob=write_blob(generation, warnings=warnings),
         )
 
     async def _encoded(
@@ -133,15 +136,26 @@ def body_digest(generation: api.Generation) -> bytes:
     return xxhash.xxh3_128_digest(generation.SerializeToString(deterministic=True))
 
 
-def _scheduling(
-    scheduling: api.SchedulingParams, limits: RequestLimits, violations: Violations
-) -> tuple[int, int]:
-    """Priority, and milliseconds to keep the request without a reader."""
-    field = "generation.scheduling"
-    priority = violations.integer(
-        f"{field}.priority", scheduling.priority, least=-_LOWEST_PRIORITY, most=_LOWEST_PRIORITY
+def _priority(scheduling: api.SchedulingParams, violations: Violations) -> int:
+    return violations.integer(
+        "generation.scheduling.priority",
+        scheduling.priority,
+        least=-_LOWEST_PRIORITY,
+        most=_LOWEST_PRIORITY,
     )
-    keep_for_s = violations.number(
-        f"{field}.keep_for_s", scheduling.keep_for_s, least=0, most=limits.max_keep_for_s
+
+
+def _keep_for_s(scheduling: api.SchedulingParams, violations: Violations) -> float:
+    """How long the request is wanted without a reader, before the service's own limit."""
+    return violations.number(
+        "generation.scheduling.keep_for_s", scheduling.keep_for_s, least=0, most=_LONGEST_KEEP_S
     )
-    return priority, whole_milliseconds(keep_for_s)
+
+
+def _keep_for_warnings(wanted_s: float, limits: RequestLimits) -> tuple[str, ...]:
+    if wanted_s <= limits.max_keep_for_s:
+        return ()
+    return (
+        f"generation.scheduling.keep_for_s: kept for {limits.max_keep_for_s:g} s at most,"
+        f" not {wanted_s:g} s",
+    )

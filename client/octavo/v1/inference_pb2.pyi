@@ -791,7 +791,9 @@ class StoppingParams(_message.Message):
     """Ends all outputs in-band after this many seconds from arrival. Range: above 0. Default: none."""
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Strings that end an output when they appear in its text. At most 1,024 strings of 1 to 4,096 bytes each."""
+        """Strings that end an output when they appear in its text. At most 1,024 strings of 1 to 4,096 bytes
+        each, 960 KiB together.
+        """
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -884,7 +886,8 @@ class SchedulingParams(_message.Message):
     """Priority class: lower is more urgent. Range: -8 to 8. Default: 0."""
     keep_for_s: _builtins.float
     """How long, in seconds, the generation outlives a disconnect of its stream, and its result is kept after its end, so
-    that Attach can go on. Range: 0 to the server's limit. Default: 0, a disconnect cancels.
+    that Attach can go on. Range: 0 to 31,622,400; above the server's limit that limit holds, and StreamStart.warnings
+    says so. Default: 0, a disconnect cancels.
     """
     skip_cache_read: _builtins.bool
     """Does not use cached prefixes. Default: false."""

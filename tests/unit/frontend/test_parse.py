@@ -164,7 +164,7 @@ def test_the_largest_stop_strings_are_served(model: ServedModel) -> None:
         ({"priority": 9}, "priority"),
         ({"priority": -9}, "priority"),
         ({"keep_for_s": -1}, "keep_for_s"),
-        ({"keep_for_s": 600.5}, "keep_for_s"),
+        ({"keep_for_s": 1e9}, "keep_for_s"),
         ({"keep_for_s": NAN}, "keep_for_s"),
         ({"keep_for_s": INF}, "keep_for_s"),
     ],
@@ -174,6 +174,12 @@ def test_scheduling_values_out_of_range_are_named(
 ) -> None:
     found = violations_of(model, with_scheduling(**fields))
     assert list(found) == [f"generation.scheduling.{path}"]
+
+
+def test_a_keep_above_the_limit_is_shortened_and_said(model: ServedModel) -> None:
+    parsed = parse(model, with_scheduling(keep_for_s=600.5))
+    assert parsed.keep_for_ms == 600_000
+    assert ["keep_for_s" in warning for warning in parsed.warnings] == [True]
 
 
 def test_scheduling_values_are_taken_over(model: ServedModel) -> None:
