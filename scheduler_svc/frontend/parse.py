@@ -155,7 +155,5 @@ def _keep_for_s(scheduling: api.SchedulingParams, violations: Violations) -> flo
 def _keep_for_warnings(wanted_s: float, limits: RequestLimits) -> tuple[str, ...]:
     if wanted_s <= limits.max_keep_for_s:
         return ()
-    return (
-        f"generation.scheduling.keep_for_s: kept for {limits.max_keep_for_s:g} s at most,"
-        f" not {wanted_s:g} s",
-    )
+    most_s = f"{limits.max_keep_for_s:g} s"
+    return (f"generation.scheduling.keep_for_s: {most_s} at most, not {wanted_s:g} s",)
