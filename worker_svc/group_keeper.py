@@ -118,10 +118,15 @@ class GroupKeeper:
             _LOGGER.info("started rank processes %s", self._group.pids())
 
     def _rank_environment(self) -> dict[str, str]:
-        """Libraries read how many threads they may have when they load."""
+        """Libraries read how many threads they may have, and how to wait, when they load.
+
+        Waiting threads sleep: where other work shares the cores, threads that spin instead slow a
+        step ten times and more (docs/performance.md).
+        """
         config = self._config
         threads = threads_per_rank(config.cpu_threads, num_ranks=config.tensor_parallel_size)
-        return {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        waiting = {"OMP_WAIT_POLICY": "PASSIVE"}
+        return {**waiting, **os.environ, "OMP_NUM_THREADS": str(threads)}
 
     def _watch(self, group: RankGroup, now: float) -> None:
         group.reap()
