@@ -1,7 +1,7 @@
 """What tests of the tensor world drive: a tiny model with its cache, and the oracle beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from worker_svc.attention.torch_backend import TorchBackend
-from worker_svc.batch_step import BatchStep, SamplingColumns
+from worker_svc.batch_step import BatchStep, NewBlocks, SamplingColumns
 from worker_svc.execution.builder import build_batch
 from worker_svc.execution.forward_batch import ForwardBatch
 from worker_svc.execution.kv_cache import KVCache, KVLayout
@@ -103,6 +103,14 @@ def step_of(
         block_table=table[slots],
         sampling=sampling or SamplingColumns.greedy(len(rows)),
     )
+
+
+def resident_step(
+    rows: Sequence[Row], *, new_blocks: NewBlocks, sampling: SamplingColumns | None = None
+) -> BatchStep:
+    """The rows as a runner that keeps tables gets them."""
+    empty = np.zeros((max(row.slot for row in rows) + 1, 0), np.int32)
+    return replace(step_of(rows, table=empty, sampling=sampling), new_blocks=new_blocks)
 
 
 def shuffled_table(*, seed: int = 0) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Two runners of one model side by side: the CPU's, and the one for GPUs on a fake device."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +8,10 @@ import numpy as np
 import torch
 
 from tests.fakes.immediate_device import ImmediateDevice
-from tests.model.rigs import BLOCK_SIZE, CPU, NUM_BLOCKS, Row, load, no_progress, step_of
+from tests.fakes.slot_tables import SlotTables
+from tests.model.rigs import BLOCK_SIZE, CPU, NUM_BLOCKS, load, no_progress
 from worker_svc.attention.triton_backend import TritonBackend
-from worker_svc.batch_step import BatchStep, NewBlocks, SampledRows, SamplingColumns
+from worker_svc.batch_step import BatchStep, SampledRows
 from worker_svc.execution.gpu_assembly import RunnerLimits, assemble
 from worker_svc.execution.kv_cache import KVCache, KVLayout
 from worker_svc.execution.runner import ModelRunner
@@ -27,7 +27,16 @@ from worker_svc.weights.loader import load_model
 NUM_SLOTS = 6
 MAX_TOKENS = 80
 NUM_POSITIONS = 128
-BLOCKS_PER_SLOT = NUM_POSITIONS // BLOCK_SIZE
+
+
+def new_tables() -> SlotTables:
+    """Nobody has a block."""
+    return SlotTables(
+        num_slots=NUM_SLOTS,
+        num_blocks=NUM_BLOCKS,
+        block_size=BLOCK_SIZE,
+        blocks_per_slot=NUM_POSITIONS // BLOCK_SIZE,
+    )
 
 
 def fused_backend(spec: ModelSpec) -> FusedBackend:
@@ -96,39 +105,3 @@ class Pair:
         self.runner.launch(step, received_ns=time.monotonic_ns())
         assert self.runner.is_done()
         return expected, self.runner.collect().rows
-
-
-class Tables:
-    """The slots' blocks, as a plan would hand them out."""
-
-    def __init__(self) -> None:
-        self.table = np.zeros((NUM_SLOTS, BLOCKS_PER_SLOT), np.int32)
-        self._free = list(range(NUM_BLOCKS - 1, 0, -1))
-        self._num_blocks = [0] * NUM_SLOTS
-
-    def start(self, slot: int) -> None:
-        """Take the slot's blocks away."""
-        used = self.table[slot, : self._num_blocks[slot]].tolist()
-        self._free = used + self._free
-        self._num_blocks[slot] = 0
-        self.table[slot] = 0
-
-    def grow(self, ends: dict[int, int]) -> NewBlocks:
-        """Blocks for positions below the slots' ends."""
-        found: list[tuple[int, int, int]] = []
-        for slot in sorted(ends):
-            while self._num_blocks[slot] * BLOCK_SIZE < ends[slot]:
-                block, index = self._free.pop(), self._num_blocks[slot]
-                self.table[slot, index] = block
-                self._num_blocks[slot] += 1
-                found.append((slot, index, block))
-        columns = np.array(found, np.int32).reshape(-1, 3)
-        return NewBlocks(columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy())
-
-
-def resident_step(
-    rows: Sequence[Row], *, new_blocks: NewBlocks, sampling: SamplingColumns | None = None
-) -> BatchStep:
-    """The rows as a runner that keeps tables gets them."""
-    empty = np.zeros((NUM_SLOTS, 0), np.int32)
-    return replace(step_of(rows, table=empty, sampling=sampling), new_blocks=new_blocks)

@@ -10,15 +10,15 @@ import torch
 
 from tests.fakes.byte_tokenizer import NUM_IDS
 from tests.fakes.checkpoints import TinyModel, make_tiny_checkpoint
+from tests.fakes.slot_tables import SlotTables
 from tests.model.gpu_runner.gpu_rigs import (
     MAX_TOKENS,
     NUM_POSITIONS,
     NUM_SLOTS,
     Pair,
-    Tables,
-    resident_step,
+    new_tables,
 )
-from tests.model.rigs import Row, random_tokens
+from tests.model.rigs import Row, random_tokens, resident_step
 from worker_svc.batch_step import BatchStep, SampledRows, SamplingColumns, TokenMasks
 
 # padding rows of a forward pass hold what lay in memory, and may overflow
@@ -42,7 +42,7 @@ class Life:
 
     def __init__(self, pair: Pair, *, seed: int) -> None:
         self.pair = pair
-        self.tables = Tables()
+        self.tables = new_tables()
         self.draw = np.random.default_rng(seed)
         self.filters = False
         self.ends: dict[int, int] = {}  # slot -> next position
@@ -130,7 +130,7 @@ def test_any_life_of_sequences_gives_the_same_tokens_and_the_same_cache(pair: Pa
         assert not bool(ours.keys[0].any()), "the trash block is nobody's"
 
 
-def prefill(pair: Pair, tables: Tables, prompts: dict[int, list[int]]) -> SampledRows:
+def prefill(pair: Pair, tables: SlotTables, prompts: dict[int, list[int]]) -> SampledRows:
     """One step that takes whole prompts in, as both runners see it."""
     rows = [Row(slot, 0, prompt) for slot, prompt in prompts.items()]
     new_blocks = tables.grow({slot: len(prompt) + 1 for slot, prompt in prompts.items()})
@@ -140,7 +140,7 @@ def prefill(pair: Pair, tables: Tables, prompts: dict[int, list[int]]) -> Sample
 
 
 def test_two_steps_are_under_way_and_come_back_in_order(pair: Pair) -> None:
-    tables = Tables()
+    tables = new_tables()
     prompt = random_tokens(20)
     first = resident_step([Row(2, 0, prompt)], new_blocks=tables.grow({2: 24}))
     none = tables.grow({})
@@ -160,7 +160,7 @@ def test_two_steps_are_under_way_and_come_back_in_order(pair: Pair) -> None:
 
 
 def test_a_step_without_a_choice_gives_no_token(pair: Pair) -> None:
-    tables = Tables()
+    tables = new_tables()
     step = resident_step(
         [Row(0, 0, random_tokens(10), samples=False)], new_blocks=tables.grow({0: 10})
     )
@@ -169,7 +169,7 @@ def test_a_step_without_a_choice_gives_no_token(pair: Pair) -> None:
 
 
 def test_blocks_come_early_in_numbers_and_to_slots_that_sit_out(pair: Pair) -> None:
-    tables = Tables()
+    tables = new_tables()
     prefill(pair, tables, {0: random_tokens(15), 1: random_tokens(9, seed=1)})
     # both slots get several blocks, only one has a row: more than a decode program takes along
     step = resident_step([Row(0, 15, None)], new_blocks=tables.grow({0: 60, 1: 60}))
@@ -181,7 +181,7 @@ def test_blocks_come_early_in_numbers_and_to_slots_that_sit_out(pair: Pair) -> N
 
 def test_a_failed_row_disturbs_no_other(pair: Pair) -> None:
     # scenario TP-08
-    tables = Tables()
+    tables = new_tables()
     prefill(pair, tables, {slot: random_tokens(20, seed=slot) for slot in range(3)})
     block = int(tables.table[1, 0])
     for cache in (pair.cache, pair.plain_cache):
@@ -203,7 +203,7 @@ def with_masks(step: BatchStep, rows: list[int], allowed: list[list[int]]) -> Ba
 
 
 def test_masked_rows_choose_among_what_is_allowed(pair: Pair) -> None:
-    tables = Tables()
+    tables = new_tables()
     prefill(pair, tables, {slot: random_tokens(5, seed=slot) for slot in range(3)})
     rows = [Row(slot, 5, None) for slot in range(3)]
     step = resident_step(rows, new_blocks=tables.grow({}))
@@ -217,7 +217,7 @@ def test_masked_rows_choose_among_what_is_allowed(pair: Pair) -> None:
 
 
 def test_a_row_may_have_more_early_stop_ids_than_columns(pair: Pair) -> None:
-    tables = Tables()
+    tables = new_tables()
     prefill(pair, tables, {0: random_tokens(5), 1: random_tokens(5, seed=1)})
     sampling = replace(
         SamplingColumns.greedy(2),
@@ -233,16 +233,16 @@ def test_a_row_may_have_more_early_stop_ids_than_columns(pair: Pair) -> None:
 
 
 def test_a_new_epoch_starts_from_nothing(pair: Pair) -> None:
-    tables = Tables()
+    tables = new_tables()
     before = prefill(pair, tables, {0: random_tokens(20), 3: random_tokens(7, seed=1)})
     pair.runner.begin_epoch()
-    again = prefill(pair, Tables(), {0: random_tokens(20), 3: random_tokens(7, seed=1)})
+    again = prefill(pair, new_tables(), {0: random_tokens(20), 3: random_tokens(7, seed=1)})
     assert again.tokens.tolist() == before.tokens.tolist()
 
 
 def test_common_work_is_recorded_once_and_rare_work_is_announced(folder: Path) -> None:
     pair = Pair(folder, uses_graphs=True, num_tokenizer_ids=NUM_IDS)
-    tables = Tables()
+    tables = new_tables()
     prefill(pair, tables, {0: random_tokens(5)})
     step = resident_step([Row(0, 5, None)], new_blocks=tables.grow({}))
     assert pair.runner.time_limit_ms(step) > 10_000, "its graph must be recorded first"
@@ -255,7 +255,7 @@ def test_common_work_is_recorded_once_and_rare_work_is_announced(folder: Path) -
 
 
 def test_timing_is_of_the_step_itself(pair: Pair) -> None:
-    tables = Tables()
+    tables = new_tables()
     step = resident_step([Row(0, 0, [1, 2])], new_blocks=tables.grow({0: 2}))
     received_ns = time.monotonic_ns() - 5_000_000
     pair.runner.launch(step, received_ns=received_ns)

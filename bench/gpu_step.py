@@ -1,0 +1,112 @@
+"""Steps of a whole model on this GPU against their floors: decode, prefill, what lies between.
+
+    python -m bench.gpu_step [--models 0.6B 8B] [--backends fa3 triton] [--json FILE] [--profile .]
+
+Random weights of Qwen3's shapes in bfloat16, random keys and values. For each decode step: the
+recorded program alone, then the runner as it serves (two steps in flight, packed copies, results),
+the host's share of a launch, and the device's idle time between two steps.
+"""
+
+import argparse
+import gc
+import json
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from bench.gpu_bench import BLOCK_SIZE, MOST_ROWS, MOST_TOKENS, Bench, DecodeResult, PrefillResult
+from bench.roofline import MODELS, Roofline
+
+MOST_KV_BYTES = 64e9
+Result = DecodeResult | PrefillResult
+
+
+def attempt(what: str, run: Callable[[], object]) -> None:
+    """One failure must not end the others."""
+    try:
+        run()
+    except Exception:  # noqa: BLE001 - printed; the next size may work
+        print(f"FAILED {what}\n{traceback.format_exc()}", flush=True)
+
+
+def bench_model(options: argparse.Namespace, model: str, backend: str, found: list[Result]) -> None:
+    """All sizes of one model on one backend."""
+    per_token = Roofline(MODELS[model]).kv_bytes_per_token
+    sizes = [
+        (rows, context)
+        for context in options.contexts
+        for rows in options.rows
+        if rows * context * per_token <= MOST_KV_BYTES
+    ]
+    most_keys = max(rows * (context + BLOCK_SIZE) for rows, context in sizes)
+    num_positions = max(*options.contexts, MOST_TOKENS) + BLOCK_SIZE
+    bench = Bench(
+        model,
+        backend,
+        num_keys=max(most_keys, (MOST_ROWS + 1) * 1040, 65 * 2064),
+        num_positions=num_positions,
+    )
+
+    def decode(rows: int, context: int) -> None:
+        line = bench.decode(rows, context)
+        found.append(line)
+        print(
+            f"{model:5} {backend:6} {rows:4} x {context:6} floor {line.floor:8.1f} replay"
+            f" {line.replay:8.1f} ({100 * line.floor / line.replay:3.0f}%) step {line.step:8.1f}"
+            f" launch {line.launch:6.1f} gap p50 {line.gap_p50:4.0f} p99 {line.gap_p99:4.0f}",
+            flush=True,
+        )
+
+    def prefill(tokens: int, rows: int) -> None:
+        line = bench.prefill(tokens, rows)
+        found.append(line)
+        print(
+            f"{model:5} {backend:6} prefill {tokens:5} + {rows:3} rows floor {line.floor:8.1f}"
+            f" step {line.step:8.1f} launch {line.launch:7.1f}",
+            flush=True,
+        )
+
+    for rows, context in sizes:
+        attempt(f"decode {rows} x {context}", partial(decode, rows, context))
+    for tokens in options.prefills:
+        for rows in (0, 64):
+            if rows + tokens <= MOST_TOKENS:
+                attempt(f"prefill {tokens}", partial(prefill, tokens, rows))
+    if options.profile is not None:
+        for rows in (1, 256):
+            path = options.profile / f"step-{model}-{backend}-{rows}.json"
+            attempt(f"profile {rows}", partial(bench.profile, path, rows, 1024))
+
+
+def main() -> None:
+    """Runs everything that is asked for and prints as it goes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=["0.6B", "8B"])
+    parser.add_argument("--backends", nargs="+", default=["fa3"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 64, 128, 256])
+    parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 4096, 16384])
+    parser.add_argument("--prefills", type=int, nargs="*", default=[16, 128, 512, 1024, 2048])
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--profile", type=Path, help="write traces into this folder")
+    options = parser.parse_args()
+    found: list[Result] = []
+    for model in options.models:
+        for backend in options.backends:
+            attempt(f"{model} {backend}", partial(bench_model, options, model, backend, found))
+            gc.collect()
+            torch.cuda.empty_cache()
+    if options.json is not None:
+        content = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "lines": [{"kind": type(line).__name__, **asdict(line)} for line in found],
+        }
+        options.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

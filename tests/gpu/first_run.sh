@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one go, for a machine that is there for minutes: each part runs on its own and leaves
+# a log, a failure ends no other. From the repository's root, PYTHONPATH holding . and client and what the worker needs.
+#   OUT=FOLDER tests/gpu/first_run.sh [PART ...]     parts: check, tests, steps, steps8b, serve, serve8b
+set -uo pipefail
+export OUT=${OUT:-bench/results} PYTHONUNBUFFERED=1 TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/triton}
+mkdir -p "$OUT"
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(check tests steps steps8b serve serve8b)
+
+# no configuration: the machine may lack the plugins that it names
+PYTEST=(python3 -m pytest -c /dev/null --rootdir=. --import-mode=importlib -p no:cacheprovider -q
+        -W ignore --log-level=INFO -rA --tb=short)
+
+run() { # NAME LIMIT_S COMMAND...
+  local name=$1 limit=$2 began=$SECONDS
+  shift 2
+  timeout "$limit" "$@" > "$OUT/$name.log" 2>&1
+  echo "== $name: exit $? after $((SECONDS - began)) s"
+}
+
+serve() { # NAME MODEL CLIENTS...
+  local name=$1 model=$2 port=50071 pid
+  shift 2
+  python3 -m bench.random_model "$model" "/tmp/model-$model"
+  python3 -m scheduler_svc --model "/tmp/model-$model" --device cuda --load-format random --port $port \
+    --admin-port 0 --metrics-port 9470 --max-model-len 4096 --run-dir "/tmp/run-$model" > "$OUT/$name-service.log" 2>&1 &
+  pid=$!
+  for _ in $(seq 600); do
+    python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:9470/readyz", timeout=2)' 2> /dev/null && break
+    kill -0 $pid 2> /dev/null || break
+    sleep 0.2
+  done
+  echo "ready after $SECONDS s of the script"
+  timeout 150 python3 bench/serving.py --target 127.0.0.1:$port --no-generate --vocab-size 256 --rounds 1 \
+    --prompt-tokens 128 --output-tokens 256 --clients "$@" --json "$OUT/$name.json"
+  kill $pid
+  wait $pid
+}
+
+for part in "${parts[@]}"; do
+  case $part in
+    check) run check 60 python3 -c '
+import torch, triton, flash_attn_3._C, grpc, zmq, transformers
+print(torch.__version__, triton.__version__, torch.cuda.get_device_name(), transformers.__version__)
+print(torch.ops.flash_attn_3.fwd.default._schema)'; cat "$OUT/check.log" ;;
+    tests)
+      run tests "${TESTS_LIMIT:-240}" "${PYTEST[@]}" -n 6 tests/gpu &
+      run kernels "${TESTS_LIMIT:-240}" "${PYTEST[@]}" -n 8 tests/model/kernels --ignore tests/model/kernels/test_hopper.py &
+      wait
+      grep -hE "INFO.*(error|margin)|^(FAILED|ERROR)|^E  |passed|failed" "$OUT/tests.log" "$OUT/kernels.log" | cut -c1-250 | head -n 70 ;;
+    steps) run steps "${STEPS_LIMIT:-150}" python3 -m bench.gpu_step --models 0.6B ${STEPS_FLAGS:---backends fa3 triton --contexts 1024 4096} \
+        --json "$OUT/steps.json" --profile "$OUT"
+      cut -c1-200 "$OUT/steps.log" ;;
+    steps8b) run steps8b 120 python3 -m bench.gpu_step --models 8B --contexts 1024 4096 --rows 1 8 64 256 --json "$OUT/steps8b.json"
+      cut -c1-200 "$OUT/steps8b.log" ;;
+    serve) serve serve 0.6B 1 8 64 256 2>&1 | tee "$OUT/serve.log"; tail -n 30 "$OUT/serve-service.log" | cut -c1-220 ;;
+    serve8b) serve serve8b 8B 1 64 2>&1 | tee "$OUT/serve8b.log"; tail -n 30 "$OUT/serve8b-service.log" | cut -c1-220 ;;
+  esac
+done
+gzip -f "$OUT"/step-*.json 2> /dev/null
+echo "all parts after $SECONDS s"
