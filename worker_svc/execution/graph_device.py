@@ -108,6 +108,7 @@ class CudaDevice:
     def take_over(self) -> None:
         """Make a stream of its own the one that this thread launches to: graphs need it."""
         torch.cuda.set_device(self._device)
+        torch.cuda.synchronize()  # what other streams of this process have begun
         torch.cuda.set_stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]  # torch's own
 
     def host_memory(self, num_words: int) -> torch.Tensor:
