@@ -11,7 +11,7 @@ PART ?= all
 ARGS ?=
 
 # What `make test` runs, in order. Each is a target of its own: make lint, make test-unit, ...
-TEST_PARTS := lint test-unit test-property test-model test-e2e test-chaos test-chart
+TEST_PARTS := lint test-unit test-property test-model test-e2e test-chaos test-chart test-operations
 
 RUNTIME := $(VENV)/.installed-all
 DEV := $(VENV)/.installed-dev
@@ -21,7 +21,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 PYTEST = $(ONE_THREAD) $(PYTHON_BIN) -m pytest $(ARGS)
 
 .PHONY: help demo install test lint format protos docs test-unit test-property test-model test-e2e \
-        test-chaos test-chart test-gpu test-long clean
+        test-chaos test-chart test-operations test-gpu test-long clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,11 @@ test-chaos: $(DEV) ## processes killed and stopped on purpose
 test-chart: $(DEV) ## helm lint and template on Helm 3 and 4
 	@$(PYTHON_BIN) tools/fetch_helm.py
 	@$(PYTEST) tests/chart
+
+test-operations: $(DEV) ## alerts, dashboards, images, a real Prometheus
+	@$(PYTHON_BIN) -m tools.fetch_prometheus
+	@$(PYTHON_BIN) -m tools.fetch_hadolint
+	@$(PYTEST) tests/operations
 
 test-gpu: $(DEV) ## kernels and graphs; needs a CUDA device
 	@$(PYTEST) tests/gpu

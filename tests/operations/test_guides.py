@@ -1,0 +1,59 @@
+"""The operating guide and the runbook: what they name exists. Knows nothing of their advice."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scheduler_svc.config import ServiceConfig, flag_name
+from tests.operations.conftest import ROOT
+from tests.operations.expressions import exposed_series, metrics_in
+
+DOCS = ROOT / "docs"
+GUIDES = [DOCS / name for name in ("operations.md", "runbook.md")]
+VALUES = yaml.safe_load((ROOT / "helm/octavo/values.yaml").read_text())
+each_guide = pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+
+
+def anchors(page: Path) -> set[str]:
+    """The places of a page that a link can lead to."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@each_guide
+def test_it_names_only_metrics_that_exist(guide: Path) -> None:
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed_series()}
+    assert metrics_in(guide.read_text()) <= exposed_series() | families
+
+
+@each_guide
+def test_it_names_only_flags_that_exist(guide: Path) -> None:
+    known = {flag_name(setting) for setting in dataclasses.fields(ServiceConfig)}
+    named = set(re.findall(r"`(--[a-z-]+)", guide.read_text())) - {"--previous"}  # kubectl's
+    assert named
+    assert named <= known
+
+
+@each_guide
+def test_it_names_only_values_of_the_chart_that_exist(guide: Path) -> None:
+    dotted = set(re.findall(r"`([a-z]\w*(?:\.\w+)+)`", guide.read_text()))
+    named = {path for path in dotted if not path.startswith(("grpc.", "octavo."))}
+    assert named
+    for path in named:
+        place = VALUES
+        for name in path.split("."):
+            assert name in place, path
+            place = place[name]
+
+
+@each_guide
+def test_its_links_lead_somewhere(guide: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", guide.read_text())
+    for link in links:
+        name, _, anchor = link.partition("#")
+        page = guide.parent / name if name else guide
+        assert page.exists(), link
+        assert not anchor or anchor in anchors(page), link
