@@ -1,4 +1,4 @@
-"""What the Grafana dashboards show: panels and their queries. Knows nothing of Grafana's format.
+"""Panels of dashboards, and how their queries are written. Knows nothing of Grafana's format.
 
 `$replicas` stands for a selector of the replicas chosen on the dashboard.
 """
@@ -41,335 +41,41 @@ class Dashboard:
     has_one_replica: bool
 
 
-def _stat(title: str, expression: str, description: str, *, unit: str = "short") -> Panel:
+def rate(metric: str) -> str:
+    """A counter's growth a second."""
+    return f"rate({metric}{{$replicas}}[$__rate_interval])"
+
+
+def stat(title: str, expression: str, description: str, *, unit: str = "short") -> Panel:
+    """One number."""
     query = Query(expression=expression)
     return Panel(
         title=title, description=description, queries=(query,), kind="stat", unit=unit, width=4
     )
 
 
-def _quantiles(title: str, metric: str, description: str) -> Panel:
-    rate = f"sum by (le) (rate({metric}_bucket{{$replicas}}[$__rate_interval]))"
+def quantiles(title: str, metric: str, description: str) -> Panel:
+    """A histogram's median, 95 % and 99 % over time."""
+    growth = f"sum by (le) ({rate(metric + '_bucket')})"
     return Panel(
         title=title,
         description=description,
         unit="s",
         queries=tuple(
-            Query(expression=f"histogram_quantile({share}, {rate})", legend=name)
+            Query(expression=f"histogram_quantile({share}, {growth})", legend=name)
             for share, name in ((0.5, "median"), (0.95, "95 %"), (0.99, "99 %"))
         ),
     )
 
 
-def _heatmap(title: str, metric: str, description: str) -> Panel:
-    rate = f"sum by (le) (rate({metric}_bucket{{$replicas}}[$__rate_interval]))"
-    query = Query(expression=rate, legend="{{le}}")
+def heatmap(title: str, metric: str, description: str) -> Panel:
+    """A histogram's buckets over time."""
+    growth = f"sum by (le) ({rate(metric + '_bucket')})"
+    query = Query(expression=growth, legend="{{le}}")
     return Panel(title=title, description=description, queries=(query,), kind="heatmap", unit="s")
 
 
-def _by(label: str, title: str, expression: str, description: str, *, unit: str = "short") -> Panel:
+def by(label: str, title: str, expression: str, description: str, *, unit: str = "short") -> Panel:
+    """One line for each value of a label."""
     query = Query(expression=f"sum by ({label}) ({expression})", legend=f"{{{{{label}}}}}")
     return Panel(title=title, description=description, queries=(query,), unit=unit)
-
-
-def _rate(metric: str) -> str:
-    return f"rate({metric}{{$replicas}}[$__rate_interval])"
-
-
-_REFUSED = f"sum({_rate('octavo_requests_rejected_total')})"
-_ENDED = f"sum({_rate('octavo_e2e_request_latency_seconds_count')})"
-_HITS = (
-    f"sum({_rate('octavo_prefix_cache_hits_total')})"
-    f" / sum({_rate('octavo_prefix_cache_queries_total')})"
-)
-
-_TRAFFIC = (
-    _by(
-        "finished_reason",
-        "Outputs ended",
-        _rate("octavo_request_success_total"),
-        "Outputs that ended in-band, by reason",
-        unit="reqps",
-    ),
-    _by(
-        "reason",
-        "Requests refused",
-        _rate("octavo_requests_rejected_total"),
-        "queue_full, tenant_limit: no room; draining, no_workers: not now; others: the request",
-        unit="reqps",
-    ),
-)
-
-_LATENCY = (
-    _quantiles(
-        "Time to first token",
-        "octavo_time_to_first_token_seconds",
-        "From arrival at the frontend to the first token sent",
-    ),
-    _quantiles(
-        "Time between tokens",
-        "octavo_inter_token_latency_seconds",
-        "As the frontends send them",
-    ),
-    _quantiles(
-        "Time in the queue",
-        "octavo_request_queue_time_seconds",
-        "From arrival to a request's first step",
-    ),
-    _quantiles(
-        "Whole requests",
-        "octavo_e2e_request_latency_seconds",
-        "From arrival to a request's end",
-    ),
-)
-
-OVERVIEW = Dashboard(
-    uid="octavo-overview",
-    title="Octavo: overview",
-    description="All replicas: how much they do, how fast, and what goes wrong",
-    has_one_replica=False,
-    rows=(
-        (
-            "Now",
-            (
-                _stat(
-                    "Replicas up",
-                    'sum(up{job="octavo", $replicas})',
-                    "Replicas whose metrics port answers",
-                ),
-                _stat(
-                    "Sequences running",
-                    "sum(octavo_num_requests_running{$replicas})",
-                    "In the running batches",
-                ),
-                _stat(
-                    "Sequences waiting",
-                    "sum(octavo_num_requests_waiting{$replicas})",
-                    "In the queues, preempted ones included",
-                ),
-                _stat(
-                    "Tokens per second",
-                    f"sum({_rate('octavo_generation_tokens_total')})",
-                    "Generated by all replicas",
-                ),
-                _stat(
-                    "KV in use, fullest replica",
-                    "max(octavo_kv_cache_usage_perc{$replicas})",
-                    "What is cached and could be taken back is not counted",
-                    unit="percentunit",
-                ),
-                _stat(
-                    "Refused",
-                    f"{_REFUSED} / ({_REFUSED} + {_ENDED})",
-                    "Share of requests refused, for any reason",
-                    unit="percentunit",
-                ),
-            ),
-        ),
-        ("Latency", _LATENCY),
-        (
-            "Load by replica",
-            (
-                _by(
-                    "instance",
-                    "Sequences running",
-                    "octavo_num_requests_running{$replicas}",
-                    "Uneven lines mean uneven balancing",
-                ),
-                _by(
-                    "instance",
-                    "Prompt tokens waiting",
-                    "octavo_num_tokens_waiting{$replicas}",
-                    "What autoscaling looks at",
-                ),
-                _by(
-                    "instance",
-                    "Tokens generated per second",
-                    _rate("octavo_generation_tokens_total"),
-                    "Output of each replica",
-                ),
-                _by(
-                    "instance",
-                    "Prompt tokens per second",
-                    _rate("octavo_prompt_tokens_total"),
-                    "Of requests that began to run, found in the prefix cache or computed",
-                ),
-                _by(
-                    "instance",
-                    "KV blocks in use",
-                    "octavo_kv_cache_usage_perc{$replicas}",
-                    "1 is all of them",
-                    unit="percentunit",
-                ),
-                Panel(
-                    title="Prefix cache hits",
-                    description="Share of prompt tokens found in the cache, counted once a request",
-                    unit="percentunit",
-                    queries=(Query(expression=_HITS, legend="hits"),),
-                ),
-            ),
-        ),
-        ("Ends and refusals", _TRAFFIC),
-        (
-            "Trouble",
-            (
-                _by(
-                    "instance",
-                    "Preemptions per second",
-                    _rate("octavo_num_preemptions_total"),
-                    "Sequences that lost their blocks and run again",
-                ),
-                _by(
-                    "instance",
-                    "Recoveries",
-                    "changes(octavo_epoch{$replicas}[$__rate_interval])",
-                    "Epochs begun: each is a restart of workers or core",
-                ),
-            ),
-        ),
-    ),
-)
-
-REPLICA = Dashboard(
-    uid="octavo-replica",
-    title="Octavo: one replica",
-    description="One replica in depth: queue, steps, memory, workers",
-    has_one_replica=True,
-    rows=(
-        (
-            "Requests",
-            (
-                Panel(
-                    title="Sequences",
-                    description="Running ones hold a slot; preempted ones wait",
-                    queries=tuple(
-                        Query(expression=f"octavo_num_requests_{state}{{$replicas}}", legend=state)
-                        for state in ("running", "waiting")
-                    ),
-                ),
-                Panel(
-                    title="Prompt tokens waiting",
-                    description="Of requests that have not run yet",
-                    queries=(
-                        Query(expression="octavo_num_tokens_waiting{$replicas}", legend="tokens"),
-                    ),
-                ),
-                *_TRAFFIC,
-            ),
-        ),
-        (
-            "Latency",
-            (
-                _heatmap(
-                    "Time to first token",
-                    "octavo_time_to_first_token_seconds",
-                    "From arrival at the frontend to the first token sent",
-                ),
-                _heatmap(
-                    "Time between tokens",
-                    "octavo_inter_token_latency_seconds",
-                    "As the frontends send them",
-                ),
-                *_LATENCY[2:],
-            ),
-        ),
-        (
-            "Steps",
-            (
-                _by(
-                    "kind",
-                    "Steps per second",
-                    _rate("octavo_step_seconds_count"),
-                    "decode: one token each; prefill: prompts only; mixed: both",
-                ),
-                Panel(
-                    title="Step time",
-                    description="As the core sees it, by kind",
-                    unit="s",
-                    queries=tuple(
-                        Query(
-                            expression=f"histogram_quantile({share}, sum by (le, kind)"
-                            f" ({_rate('octavo_step_seconds_bucket')}))",
-                            legend=f"{{{{kind}}}} {name}",
-                        )
-                        for share, name in ((0.5, "median"), (0.99, "99 %"))
-                    ),
-                ),
-                Panel(
-                    title="Tokens per second",
-                    description="Prompt tokens of requests that began to run, and generated ones",
-                    queries=(
-                        Query(
-                            expression=_rate("octavo_generation_tokens_total"), legend="generated"
-                        ),
-                        Query(expression=_rate("octavo_prompt_tokens_total"), legend="prompt"),
-                    ),
-                ),
-                Panel(
-                    title="Sequences per step",
-                    description="Generated tokens over all steps: the batch in use",
-                    queries=(
-                        Query(
-                            expression=f"{_rate('octavo_generation_tokens_total')}"
-                            f" / sum without (kind) ({_rate('octavo_step_seconds_count')})",
-                            legend="tokens a step",
-                        ),
-                    ),
-                ),
-            ),
-        ),
-        (
-            "Memory",
-            (
-                Panel(
-                    title="KV blocks",
-                    description="Cached blocks are free to take; fenced ones are free in a moment",
-                    is_stacked=True,
-                    queries=tuple(
-                        Query(
-                            expression=f"octavo_kv_blocks_{state}{{$replicas}}",
-                            legend=state.replace("_", " "),
-                        )
-                        for state in ("in_use", "fenced", "cached", "free")
-                    ),
-                ),
-                Panel(
-                    title="Prefix cache hits",
-                    description="Share of prompt tokens found in the cache, counted once a request",
-                    unit="percentunit",
-                    queries=(Query(expression=_HITS, legend="hits"),),
-                ),
-                Panel(
-                    title="Preemptions per second",
-                    description="Sequences that lost their blocks and run again",
-                    queries=(
-                        Query(
-                            expression=_rate("octavo_num_preemptions_total"), legend="preemptions"
-                        ),
-                    ),
-                ),
-            ),
-        ),
-        (
-            "Workers",
-            (
-                Panel(
-                    title="Ranks up",
-                    description="1 while the rank takes part in an epoch",
-                    kind="state-timeline",
-                    queries=(
-                        Query(expression="octavo_worker_up{$replicas}", legend="rank {{rank}}"),
-                    ),
-                ),
-                _by(
-                    "cause",
-                    "Recoveries",
-                    "increase(octavo_recoveries_total{$replicas}[$__rate_interval])",
-                    "Epochs that ended, by cause",
-                ),
-            ),
-        ),
-    ),
-)
-
-DASHBOARDS = (OVERVIEW, REPLICA)

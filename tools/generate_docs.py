@@ -16,7 +16,7 @@ from scheduler_svc.config import ServiceConfig, flag_name  # noqa: E402 - needs 
 from scheduler_svc.metrics.catalog import CATALOG, MetricSpec  # noqa: E402
 from scheduler_svc.metrics.exporter import PREFIX  # noqa: E402
 from tools.chart_values import with_values_table  # noqa: E402
-from tools.dashboard_panels import OVERVIEW, REPLICA  # noqa: E402
+from tools.dashboard_pages import OVERVIEW, REPLICA  # noqa: E402
 from tools.dashboards import grafana_json  # noqa: E402
 
 CONFIGURATION_HEAD = """# Configuration

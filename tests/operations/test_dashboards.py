@@ -1,6 +1,6 @@
 """The Grafana dashboards: every query is valid and asks for what exists; the panels do not overlap.
 
-`make lint` compares the files with tools/dashboard_panels.py.
+`make lint` compares the files with tools/dashboard_pages.py.
 """
 
 import itertools
