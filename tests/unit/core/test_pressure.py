@@ -36,6 +36,15 @@ def test_every_step_under_pressure_makes_progress() -> None:
     assert replica.core.counts().total_preemptions < 60
 
 
+def test_a_start_leaves_those_that_run_room_to_grow() -> None:
+    """No thrash: without that room there were 173 preemptions here, with it 78."""
+    replica = Replica(limits(num_blocks=40, max_num_seqs=16))
+    for n in range(60):
+        replica.add(prompt_of(10, first=n), max_tokens=40)
+    replica.run(5000)
+    assert replica.core.counts().total_preemptions < 110
+
+
 def test_as_few_as_needed_are_preempted_the_youngest_first() -> None:
     replica = Replica(limits(num_blocks=10, max_num_seqs=3))
     requests = [replica.add(prompt_of(8, first=n), max_tokens=9) for n in range(3)]
@@ -52,23 +61,25 @@ def test_as_few_as_needed_are_preempted_the_youngest_first() -> None:
 def test_blocks_about_to_be_free_are_waited_for() -> None:
     """PR-04: rows sit a step out rather than preempt others for blocks that are fenced."""
     num_sat_out = 0
-    for num_steps in range(1, 16):
-        replica = Replica(limits(num_blocks=12))
-        leaver, *stayers = [replica.add(prompt_of(7, first=n), max_tokens=30) for n in range(3)]
+    for num_steps in range(1, 30):
+        replica = Replica(limits(num_blocks=15), max_prefill_chunk_tokens=1)
+        stayers = [replica.add(prompt_of(7, first=n), max_tokens=20) for n in range(2)]
+        leaver = replica.add(prompt_of(40, first=5), max_tokens=2)
         for _ in range(num_steps):
             replica.step()
+        if replica.core.counts().total_preemptions:
+            break
         replica.issue()
-        replica.deliver()
         replica.core.cancel(tenant="tenant", request_id=leaver.request_id, now=replica.now)
-        before = replica.core.counts()
+        replica.deliver()
         plan = replica.issue()
-        if before.num_blocks_free + before.num_blocks_fenced >= len(stayers):
-            assert replica.core.counts().total_preemptions == before.total_preemptions
-            num_sat_out += plan is None or len(plan.slots) < len(stayers)
+        are_decoding = all(replica.tokens(new) for new in stayers)
+        num_sat_out += are_decoding and (plan is None or len(plan.slots) < 2)
         replica.hear()
         replica.run()
+        assert replica.core.counts().total_preemptions == 0
         for new in stayers:
-            assert replica.tokens(new) == expected_output(new, VOCAB_SIZE, 30)
+            assert replica.tokens(new) == expected_output(new, VOCAB_SIZE, 20)
     assert num_sat_out > 0
 
 
