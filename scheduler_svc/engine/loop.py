@@ -106,6 +106,8 @@ class Loop:
         parts.desk.tell(news)
         for identity, payload in _messages(self._sockets.engine):
             parts.desk.receive(identity, payload, at)
+            # the plan above found nothing to do, but this may be a request
+            parts.steps.note_change()
         parts.desk.settle(at)
         self._expire(at)
         at = self._look()

@@ -161,3 +161,19 @@ def test_prompts_are_stepped_in_one_batch(world: World) -> None:
     frontend.pump_until(lambda: all(frontend.is_ended(number) for number in range(1, 9)))
     # eight at once, not one after the other
     assert rank.num_steps < 8 * 10
+
+
+def test_a_request_is_planned_in_the_turn_that_takes_it_in(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # nothing else wakes this core: what it does not plan at once waits until the rank gives up
+    core = world.engine()
+    rank = world.rank()
+    frontend = world.frontend()
+    frontend.submit(1, [1, 2, 3], max_tokens=2)
+    frontend.pump_until(lambda: frontend.is_ended(1))
+    monkeypatch.setattr(core.loop, "_wait_ms", lambda _: 60_000)
+    for number in (2, 3):
+        frontend.submit(number, [1, 2, number], max_tokens=2)
+        frontend.pump_until(lambda n=number: frontend.is_ended(n))  # type: ignore[misc] # bound at once
+    assert rank.hellos == ["start"]
