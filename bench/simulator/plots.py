@@ -6,8 +6,9 @@ matplotlib is no dependency of the service: only what asks for plots imports thi
 from pathlib import Path
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from bench.simulator.recorder import Recorder
 from bench.simulator.shown import BarsDrawing, Drawing, GapsDrawing, LatencyDrawing
@@ -57,36 +58,46 @@ def _gaps(drawing: GapsDrawing) -> Figure:
         times = [each.at_s for each in shown]
         axes.plot(times, [1e3 * each.gaps_s.max() for each in shown], label=name)
     axes.set(xlabel="time [s]", ylabel="longest gap between tokens [ms]", yscale="log")
-    axes.legend()
+    _plain_ticks(axes.yaxis)
+    figure.legend(loc="outside upper center", ncols=len(drawing.runs), fontsize="small")
     return figure
 
 
 def _latencies(drawing: LatencyDrawing) -> Figure:
     figure = Figure(figsize=(8.0, 3.4), layout="constrained")
     first, gaps = figure.subplots(1, 2, sharey=True)
-    for name, recorder in drawing.runs.items():
-        _draw_first_tokens(first, name, recorder)
-        seconds, shares = recorder.gaps.cumulated()
-        gaps.plot(1e3 * seconds, shares, label=name)
-    first.set(xlabel="time to first token [ms]", ylabel="share within", xscale="log")
-    gaps.set(xlabel="time between tokens [ms]", xscale="log")
-    first.legend()
+    # The first line is wider, so that one drawn over it does not hide it.
+    for place, (name, recorder) in enumerate(drawing.runs.items()):
+        width = 1.2 if place else 3.0
+        times_ms, shares = _first_tokens(recorder)
+        first.plot(times_ms, shares, label=name, linewidth=width)
+        seconds, within = recorder.gaps.cumulated()
+        gaps.plot(1e3 * seconds, 1 - within, linewidth=width)
+    for axes, what in ((first, "to first token"), (gaps, "between tokens")):
+        axes.set(xlabel=f"time {what} [ms]", xscale="log", yscale="log", ylim=(1e-3, 1.1))
+        _plain_ticks(axes.xaxis)
+    first.set_ylabel("share that took longer")
+    figure.legend(loc="outside upper center", ncols=len(drawing.runs), fontsize="small")
     return figure
 
 
-def _draw_first_tokens(axes: Axes, name: str, recorder: Recorder) -> None:
+def _first_tokens(recorder: Recorder) -> tuple[list[float], list[float]]:
+    """Times to first token, and the share that took longer than each."""
     waits_ms = sorted(
         1e3 * (recorder.first_s[each.job.number] - each.arrived_s)
         for each in recorder.served
         if each.arrived_s in recorder.window and recorder.num_tokens[each.job.number]
     )
-    # A few hundred points draw the same curve as a hundred thousand.
-    places = range(0, len(waits_ms), max(1, len(waits_ms) // 400))
-    axes.plot(
-        [waits_ms[place] for place in places],
-        [(place + 1) / len(waits_ms) for place in places],
-        label=name,
-    )
+    count = len(waits_ms)
+    # Of a hundred thousand points a few hundred, even by the logarithm of their share, are enough.
+    places = sorted({count - round(count ** (step / 300)) for step in range(301)} | {0})
+    return [waits_ms[place] for place in places], [1 - place / count for place in places]
+
+
+def _plain_ticks(axis: Axis) -> None:
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _bars(drawing: BarsDrawing) -> Figure:

@@ -1,6 +1,7 @@
 """The runs that the command line offers: each plays something and says what there is to show."""
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -120,7 +121,9 @@ def _variants(options: argparse.Namespace) -> Iterator[tuple[str, Setup]]:
 def _measured(
     options: argparse.Namespace, setup: Setup, trace: list[Conversation]
 ) -> tuple[Outcome, dict[str, float]]:
+    # Arrivals of a batch are over at once: it is measured until all is done.
+    until_s = math.inf if options.trace == "batch" else options.seconds
     began = time.perf_counter()
-    outcome = run(setup, trace, measures_from_s=options.warm_up, measures_until_s=options.seconds)
+    outcome = run(setup, trace, measures_from_s=options.warm_up, measures_until_s=until_s)
     took_s = time.perf_counter() - began
     return outcome, outcome.summary.as_dict() | {"took_s": took_s}

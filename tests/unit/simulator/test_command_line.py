@@ -34,6 +34,13 @@ def test_a_saved_trace_plays_again_as_it_was(tmp_path: Path) -> None:
     assert rows[0] == rows[1]
 
 
+def test_a_batch_is_measured_until_it_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.json"
+    assert simulate.main(["run", "--trace", "batch", "--json", str(path)]) == 0
+    (row,) = json.loads(path.read_text())
+    assert row["output_tokens_per_s"] == pytest.approx(9_900, rel=0.1)
+
+
 def test_a_row_for_each_value(capsys: pytest.CaptureFixture[str]) -> None:
     varied = "--vary=target_token_time_s=0.1,0.008"
     assert simulate.main(["long-prompt", varied, "--prompt-tokens", "4000"]) == 0
