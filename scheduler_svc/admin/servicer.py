@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Callable
-from importlib.metadata import version
 
 import grpc.aio
 
+from octavo.installed import installed_version
 from octavo.v1 import admin_pb2 as admin
 from octavo.v1 import admin_pb2_grpc
 from scheduler_svc.config import ServiceConfig
@@ -41,7 +41,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin.GetStateResponse(
             replica=self._config.replica,
             model=self._config.served_model_name,
-            version=version("octavo"),
+            version=installed_version(),
             is_ready=self._state.readiness.is_ready,
             not_ready_reason=self._state.readiness.reason,
             is_draining=self._state.is_draining,

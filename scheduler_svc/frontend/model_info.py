@@ -1,7 +1,6 @@
 """GetModelInfo's answer. Knows nothing of requests."""
 
-from importlib.metadata import version
-
+from octavo.installed import installed_version
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.limits import RequestLimits
 from scheduler_svc.frontend.model import ServedModel
@@ -28,7 +27,7 @@ def model_info(
             n=1,
         ),
         replica=replica,
-        version=version("octavo"),
+        version=installed_version(),
         max_outputs=limits.max_outputs,
         max_request_bytes=limits.max_request_bytes,
     )

@@ -19,12 +19,12 @@ run() { # NAME LIMIT_S COMMAND...
   echo "== $name: exit $? after $((SECONDS - began)) s"
 }
 
-serve() { # NAME MODEL CLIENTS...
-  local name=$1 model=$2 port=50071 pid
-  shift 2
+serve() { # NAME MODEL POISSON_RATE POISSON_COUNT CLIENTS...
+  local name=$1 model=$2 rate=$3 count=$4 port=50071 pid
+  shift 4
   python3 -m bench.random_model "$model" "/tmp/model-$model"
   python3 -m scheduler_svc --model "/tmp/model-$model" --device cuda --load-format random --port $port \
-    --admin-port 0 --metrics-port 9470 --max-model-len 4096 --run-dir "/tmp/run-$model" > "$OUT/$name-service.log" 2>&1 &
+    --admin-port 0 --metrics-port 9470 --max-model-len 4096 --frontends 4 --run-dir "/tmp/run-$model" > "$OUT/$name-service.log" 2>&1 &
   pid=$!
   for _ in $(seq 600); do
     python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:9470/readyz", timeout=2)' 2> /dev/null && break
@@ -32,8 +32,12 @@ serve() { # NAME MODEL CLIENTS...
     sleep 0.2
   done
   echo "ready after $SECONDS s of the script"
-  timeout 150 python3 bench/serving.py --target 127.0.0.1:$port --no-generate --vocab-size 256 --rounds 1 \
-    --prompt-tokens 128 --output-tokens 256 --clients "$@" --json "$OUT/$name.json"
+  timeout 150 python3 -m bench.serving --target 127.0.0.1:$port --vocab-size 256 --rounds 1 \
+    --prompt-tokens 128 --output-tokens 256 --processes 4 --clients "$@" --json "$OUT/$name.json"
+  timeout 120 python3 -m bench.serving --target 127.0.0.1:$port --vocab-size 256 --rounds 2 \
+    --workload nano --processes 8 --json "$OUT/$name-nano.json"
+  timeout 120 python3 -m bench.serving --target 127.0.0.1:$port --vocab-size 256 --rounds 1 --warm-up-rounds 0 \
+    --workload poisson --rate "$rate" --count "$count" --processes 8 --json "$OUT/$name-poisson.json"
   kill $pid
   wait $pid
 }
@@ -54,8 +58,8 @@ print(torch.ops.flash_attn_3.fwd.default._schema)'; cat "$OUT/check.log" ;;
       cut -c1-200 "$OUT/steps.log" ;;
     steps8b) run steps8b 120 python3 -m bench.gpu_step --models 8B --contexts 1024 4096 --rows 1 8 64 256 --json "$OUT/steps8b.json"
       cut -c1-200 "$OUT/steps8b.log" ;;
-    serve) serve serve 0.6B 1 8 64 256 2>&1 | tee "$OUT/serve.log"; tail -n 30 "$OUT/serve-service.log" | cut -c1-220 ;;
-    serve8b) serve serve8b 8B 1 64 2>&1 | tee "$OUT/serve8b.log"; tail -n 30 "$OUT/serve8b-service.log" | cut -c1-220 ;;
+    serve) serve serve 0.6B 16 400 1 8 64 2>&1 | tee "$OUT/serve.log"; tail -n 30 "$OUT/serve-service.log" | cut -c1-220 ;;
+    serve8b) serve serve8b 8B 12 240 1 8 64 2>&1 | tee "$OUT/serve8b.log"; tail -n 30 "$OUT/serve8b-service.log" | cut -c1-220 ;;
   esac
 done
 gzip -f "$OUT"/step-*.json 2> /dev/null
