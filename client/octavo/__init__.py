@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         Tokens,
         Usage,
     )
-    from octavo.retries import RetryPolicy
+    from octavo.retries import ReconnectPolicy, RetryPolicy
     from octavo.sampling import SamplingParams
     from octavo.stream import Stream
 
@@ -81,6 +81,7 @@ __all__ = [
     "NotFound",
     "OctavoError",
     "Overloaded",
+    "ReconnectPolicy",
     "RetryPolicy",
     "SamplingParams",
     "ServiceError",
@@ -120,6 +121,7 @@ _HOME_OF = {
     "NotFound": "octavo.errors",
     "OctavoError": "octavo.errors",
     "Overloaded": "octavo.errors",
+    "ReconnectPolicy": "octavo.retries",
     "RetryPolicy": "octavo.retries",
     "SamplingParams": "octavo.sampling",
     "ServiceError": "octavo.errors",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
@@ -12,8 +13,9 @@ import grpc
 from octavo.aio_connection import AioConnection
 from octavo.aio_stream import AsyncStream
 from octavo.channel import DEFAULT_TARGET, OptionValue, client_settings
-from octavo.client import QUICK_TIMEOUT_S, STREAM_KEEP_FOR_S
-from octavo.decoding import StreamState, decode_cancel, decode_generation, decode_model_info
+from octavo.client import KEEP_FOR_S, QUICK_TIMEOUT_S, WHOLE_ANSWER_INTERVAL
+from octavo.decoding import decode_cancel, decode_model_info
+from octavo.errors import ClientClosed
 from octavo.prompts import (
     MessagesInput,
     PromptInput,
@@ -24,8 +26,10 @@ from octavo.prompts import (
 )
 from octavo.requests import ChatOptions, RequestOptions, generation_message, split_chat_options
 from octavo.results import CancelOutcome, Generation, ModelInfo, Tokens
-from octavo.retries import RetryPolicy
+from octavo.retries import ReconnectPolicy, RetryPolicy
 from octavo.sampling import SamplingParams
+from octavo.stream_request import StreamRequest, stream_request
+from octavo.stream_state import StreamState
 from octavo.v1 import inference_pb2
 
 
@@ -37,13 +41,14 @@ class AsyncClient:
 
     def __init__(
         self,
-        target: str = DEFAULT_TARGET,
+        target: str | Sequence[str] = DEFAULT_TARGET,
         *,
         timeout: float | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         api_key: str | None = None,
         metadata: Sequence[tuple[str, str | bytes]] = (),
         retry: RetryPolicy | None = None,
+        reconnect: ReconnectPolicy | None = None,
         channel_options: Sequence[tuple[str, OptionValue]] = (),
     ) -> None:
         settings = client_settings(
@@ -53,6 +58,7 @@ class AsyncClient:
             api_key=api_key,
             metadata=metadata,
             retry=retry,
+            reconnect=reconnect,
             channel_options=channel_options,
         )
         self._timeout_s = timeout
@@ -97,17 +103,8 @@ class AsyncClient:
         `stream([Message("user", "Hi")])` go through the model's chat template.
         """
         request_options, template = split_chat_options(options)
-        request_options.setdefault("keep_for_s", STREAM_KEEP_FOR_S)
-        generation = generation_message(
-            any_prompt(prompt, messages, template), params=params, options=request_options
-        )
-        connection = self._connection.open_stream(
-            self._connection.stub.Generate,
-            inference_pb2.GenerateRequest(generation=generation),
-            timeout_s=self._timeout_s if timeout is None else timeout,
-            request_id=generation.request_id,
-        )
-        return AsyncStream(connection, StreamState(generation.request_id), owner=self)
+        prompt_message = any_prompt(prompt, messages, template)
+        return self._stream(self._generation(prompt_message, params, request_options), timeout)
 
     def attach(
         self, request_id: str, *, from_tokens: Sequence[int] = (), timeout: float | None = None
@@ -116,21 +113,17 @@ class AsyncClient:
 
         `from_tokens[i]` is how many tokens of output i the caller has: deltas begin after them.
         """
-        connection = self._connection.open_stream(
-            self._connection.stub.Attach,
-            inference_pb2.AttachRequest(request_id=request_id, from_tokens=from_tokens),
-            timeout_s=self._timeout_s if timeout is None else timeout,
-            request_id=request_id,
-        )
-        return AsyncStream(connection, StreamState(request_id, from_tokens=from_tokens), owner=self)
+        state = StreamState(request_id, from_tokens=from_tokens)
+        return self._stream(StreamRequest(state, None, clock=time.monotonic), timeout)
 
     async def cancel(self, request_id: str, *, timeout: float = QUICK_TIMEOUT_S) -> CancelOutcome:
         """Ends a generation now; raises NotFound for an id that the service does not know."""
         response = await self._connection.call(
-            self._connection.stub.Cancel,
+            lambda stub: stub.Cancel,
             inference_pb2.CancelRequest(request_id=request_id),
             timeout_s=timeout,
             request_id=request_id,
+            searches=True,
         )
         return decode_cancel(response)
 
@@ -144,7 +137,7 @@ class AsyncClient:
     ) -> Tokens:
         """The token ids that the model would see."""
         response = await self._connection.call(
-            self._connection.stub.Tokenize,
+            lambda stub: stub.Tokenize,
             inference_pb2.TokenizeRequest(prompt=any_prompt(prompt, messages, template)),
             timeout_s=timeout,
         )
@@ -159,7 +152,7 @@ class AsyncClient:
     ) -> str:
         """The text of token ids."""
         response = await self._connection.call(
-            self._connection.stub.Detokenize,
+            lambda stub: stub.Detokenize,
             inference_pb2.DetokenizeRequest(
                 token_ids=token_ids, skip_special_tokens=skip_special_tokens
             ),
@@ -170,7 +163,7 @@ class AsyncClient:
     async def model_info(self, *, timeout: float = QUICK_TIMEOUT_S) -> ModelInfo:
         """Which model is served, its limits and its defaults."""
         response = await self._connection.call(
-            self._connection.stub.GetModelInfo,
+            lambda stub: stub.GetModelInfo,
             inference_pb2.GetModelInfoRequest(),
             timeout_s=timeout,
         )
@@ -187,14 +180,27 @@ class AsyncClient:
         timeout: float | None,
         options: RequestOptions,
     ) -> Generation:
-        generation = generation_message(prompt, params=params, options=options)
-        response = await self._connection.call(
-            self._connection.stub.GenerateUnary,
-            inference_pb2.GenerateUnaryRequest(generation=generation),
-            timeout_s=self._timeout_s if timeout is None else timeout,
-            request_id=generation.request_id,
-        )
-        return decode_generation(response)
+        options.setdefault("stream_interval", WHOLE_ANSWER_INTERVAL)
+        async with self._stream(self._generation(prompt, params, options), timeout) as stream:
+            generation = await stream.result()
+        if not stream.has_ended:
+            raise ClientClosed("this client was closed during the call")
+        return generation
+
+    def _generation(
+        self,
+        prompt: inference_pb2.Prompt,
+        params: SamplingParams | None,
+        options: RequestOptions,
+    ) -> StreamRequest:
+        options.setdefault("keep_for_s", KEEP_FOR_S)
+        message = generation_message(prompt, params=params, options=options)
+        return stream_request(message, clock=time.monotonic)
+
+    def _stream(self, request: StreamRequest, timeout: float | None) -> AsyncStream:
+        timeout_s = self._timeout_s if timeout is None else timeout
+        connection = self._connection.open_stream(request, timeout_s=timeout_s)
+        return AsyncStream(connection, request.state, owner=self)
 
     async def __aenter__(self) -> Self:
         return self

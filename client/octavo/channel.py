@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from octavo.errors import InvalidTarget
-from octavo.retries import RetryPolicy
+from octavo.retries import ReconnectPolicy, RetryPolicy
 
 DEFAULT_TARGET = "127.0.0.1:50051"
 
@@ -37,43 +37,58 @@ _OPTIONS: dict[str, OptionValue] = {
     "grpc.service_config_disable_resolution": 1,
     # a service that comes back is found within one back-off of RetryPolicy
     "grpc.initial_reconnect_backoff_ms": 100,
-    "grpc.min_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 2_000,
+    # in spite of its name: how long one attempt to connect may take (a far host, TLS)
+    "grpc.min_reconnect_backoff_ms": 2_000,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """What a client knows about its connection and its calls; `timeout_s` None is no limit."""
+    """What a client knows about its targets and its calls; `timeout_s` None is no limit."""
 
-    target: str
+    targets: tuple[str, ...]
     timeout_s: float | None
     credentials: grpc.ChannelCredentials | None
     metadata: MetadataPairs
     retry: RetryPolicy
+    reconnect: ReconnectPolicy
     options: tuple[tuple[str, OptionValue], ...]
 
 
 def client_settings(
-    target: str,
+    target: str | Sequence[str],
     *,
     timeout: float | None = None,
     credentials: grpc.ChannelCredentials | None = None,
     api_key: str | None = None,
     metadata: Sequence[tuple[str, str | bytes]] = (),
     retry: RetryPolicy | None = None,
+    reconnect: ReconnectPolicy | None = None,
     channel_options: Sequence[tuple[str, OptionValue]] = (),
 ) -> ClientSettings:
     """The settings of a client from its arguments; raises InvalidTarget."""
     key = () if api_key is None else (("authorization", f"Bearer {api_key}"),)
     return ClientSettings(
-        target=checked_target(target),
+        targets=checked_targets(target),
         timeout_s=timeout,
         credentials=credentials,
         metadata=(*key, *metadata),
         retry=retry or RetryPolicy(),
+        reconnect=reconnect or ReconnectPolicy(),
         options=tuple({**_OPTIONS, **dict(channel_options)}.items()),
     )
+
+
+def checked_targets(target: str | Sequence[str]) -> tuple[str, ...]:
+    """The targets in a list, or in a text with commas, each once; raises InvalidTarget."""
+    if isinstance(target, str):
+        # these two schemes have commas of their own
+        has_list = not target.startswith(("ipv4:", "ipv6:"))
+        target = [one.strip() for one in target.split(",")] if has_list else [target]
+    if not target:
+        raise InvalidTarget("target: the list is empty, must hold at least one")
+    return tuple(dict.fromkeys(checked_target(one) for one in target))
 
 
 def checked_target(target: str) -> str:
@@ -88,15 +103,15 @@ def checked_target(target: str) -> str:
     raise InvalidTarget(f"target {target!r}: {advice}")
 
 
-def open_channel(settings: ClientSettings) -> grpc.Channel:
+def open_channel(settings: ClientSettings, target: str) -> grpc.Channel:
     """A channel for blocking calls; connects with the first one."""
     if settings.credentials is None:
-        return grpc.insecure_channel(settings.target, options=settings.options)
-    return grpc.secure_channel(settings.target, settings.credentials, options=settings.options)
+        return grpc.insecure_channel(target, options=settings.options)
+    return grpc.secure_channel(target, settings.credentials, options=settings.options)
 
 
-def open_aio_channel(settings: ClientSettings) -> grpc.aio.Channel:
+def open_aio_channel(settings: ClientSettings, target: str) -> grpc.aio.Channel:
     """A channel for the running event loop; connects with the first call."""
     if settings.credentials is None:
-        return grpc.aio.insecure_channel(settings.target, options=settings.options)
-    return grpc.aio.secure_channel(settings.target, settings.credentials, options=settings.options)
+        return grpc.aio.insecure_channel(target, options=settings.options)
+    return grpc.aio.secure_channel(target, settings.credentials, options=settings.options)

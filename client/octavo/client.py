@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
@@ -11,7 +12,8 @@ import grpc
 
 from octavo.channel import DEFAULT_TARGET, OptionValue, client_settings
 from octavo.connection import Connection
-from octavo.decoding import StreamState, decode_cancel, decode_generation, decode_model_info
+from octavo.decoding import decode_cancel, decode_model_info
+from octavo.errors import ClientClosed
 from octavo.prompts import (
     MessagesInput,
     PromptInput,
@@ -22,13 +24,17 @@ from octavo.prompts import (
 )
 from octavo.requests import ChatOptions, RequestOptions, generation_message, split_chat_options
 from octavo.results import CancelOutcome, Generation, ModelInfo, Tokens
-from octavo.retries import RetryPolicy
+from octavo.retries import ReconnectPolicy, RetryPolicy
 from octavo.sampling import SamplingParams
 from octavo.stream import Stream
+from octavo.stream_request import StreamRequest, stream_request
+from octavo.stream_state import StreamState
 from octavo.v1 import inference_pb2
 
-# Streams outlive a lost connection, so that `attach` can go on; leaving one early cancels it.
-STREAM_KEEP_FOR_S = 30.0
+# Generations outlive a lost connection, to be gone on with; leaving one early cancels it.
+KEEP_FOR_S = 30.0
+# Nobody waits for the parts of a whole answer; stop strings are looked for this often.
+WHOLE_ANSWER_INTERVAL = 8
 # Calls that compute nothing are answered at once, or something is wrong.
 QUICK_TIMEOUT_S = 30.0
 
@@ -36,25 +42,28 @@ QUICK_TIMEOUT_S = 30.0
 class Client:
     """Calls one Octavo service; usable from many threads; close it, or use it in a `with` block.
 
-    target: host:port, unix:/path or dns:///name:port.
+    target: host:port, unix:/path or dns:///name:port; or several replicas, as a list or with commas
+        between them: calls go to one until it fails, then to the next, and stay there.
     timeout: seconds a generation may take, retries included; None is no limit. Every call can set
         its own. Calls that compute nothing end after 30 s.
     credentials: TLS, as made by `grpc.ssl_channel_credentials()`; None is plain text.
     api_key: sent as `authorization: Bearer KEY`.
     metadata: further pairs sent with every call.
-    retry: how calls that failed before their first message are tried again.
+    retry: how calls that failed before they were accepted are tried again.
+    reconnect: how generations that were accepted are gone on with when their stream breaks.
     channel_options: gRPC channel options that go before this client's own.
     """
 
     def __init__(
         self,
-        target: str = DEFAULT_TARGET,
+        target: str | Sequence[str] = DEFAULT_TARGET,
         *,
         timeout: float | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         api_key: str | None = None,
         metadata: Sequence[tuple[str, str | bytes]] = (),
         retry: RetryPolicy | None = None,
+        reconnect: ReconnectPolicy | None = None,
         channel_options: Sequence[tuple[str, OptionValue]] = (),
     ) -> None:
         settings = client_settings(
@@ -64,6 +73,7 @@ class Client:
             api_key=api_key,
             metadata=metadata,
             retry=retry,
+            reconnect=reconnect,
             channel_options=channel_options,
         )
         self._timeout_s = timeout
@@ -109,17 +119,8 @@ class Client:
         `stream([Message("user", "Hi")])` go through the model's chat template.
         """
         request_options, template = split_chat_options(options)
-        request_options.setdefault("keep_for_s", STREAM_KEEP_FOR_S)
-        generation = generation_message(
-            any_prompt(prompt, messages, template), params=params, options=request_options
-        )
-        connection = self._connection.open_stream(
-            self._connection.stub.Generate,
-            inference_pb2.GenerateRequest(generation=generation),
-            timeout_s=self._timeout_s if timeout is None else timeout,
-            request_id=generation.request_id,
-        )
-        return Stream(connection, StreamState(generation.request_id), owner=self)
+        prompt_message = any_prompt(prompt, messages, template)
+        return self._stream(self._generation(prompt_message, params, request_options), timeout)
 
     def attach(
         self, request_id: str, *, from_tokens: Sequence[int] = (), timeout: float | None = None
@@ -128,21 +129,17 @@ class Client:
 
         `from_tokens[i]` is how many tokens of output i the caller has: deltas begin after them.
         """
-        connection = self._connection.open_stream(
-            self._connection.stub.Attach,
-            inference_pb2.AttachRequest(request_id=request_id, from_tokens=from_tokens),
-            timeout_s=self._timeout_s if timeout is None else timeout,
-            request_id=request_id,
-        )
-        return Stream(connection, StreamState(request_id, from_tokens=from_tokens), owner=self)
+        state = StreamState(request_id, from_tokens=from_tokens)
+        return self._stream(StreamRequest(state, None, clock=time.monotonic), timeout)
 
     def cancel(self, request_id: str, *, timeout: float = QUICK_TIMEOUT_S) -> CancelOutcome:
         """Ends a generation now; raises NotFound for an id that the service does not know."""
         response = self._connection.call(
-            self._connection.stub.Cancel,
+            lambda stub: stub.Cancel,
             inference_pb2.CancelRequest(request_id=request_id),
             timeout_s=timeout,
             request_id=request_id,
+            searches=True,
         )
         return decode_cancel(response)
 
@@ -156,7 +153,7 @@ class Client:
     ) -> Tokens:
         """The token ids that the model would see."""
         response = self._connection.call(
-            self._connection.stub.Tokenize,
+            lambda stub: stub.Tokenize,
             inference_pb2.TokenizeRequest(prompt=any_prompt(prompt, messages, template)),
             timeout_s=timeout,
         )
@@ -171,7 +168,7 @@ class Client:
     ) -> str:
         """The text of token ids."""
         response = self._connection.call(
-            self._connection.stub.Detokenize,
+            lambda stub: stub.Detokenize,
             inference_pb2.DetokenizeRequest(
                 token_ids=token_ids, skip_special_tokens=skip_special_tokens
             ),
@@ -182,7 +179,7 @@ class Client:
     def model_info(self, *, timeout: float = QUICK_TIMEOUT_S) -> ModelInfo:
         """Which model is served, its limits and its defaults."""
         response = self._connection.call(
-            self._connection.stub.GetModelInfo,
+            lambda stub: stub.GetModelInfo,
             inference_pb2.GetModelInfoRequest(),
             timeout_s=timeout,
         )
@@ -199,14 +196,27 @@ class Client:
         timeout: float | None,
         options: RequestOptions,
     ) -> Generation:
-        generation = generation_message(prompt, params=params, options=options)
-        response = self._connection.call(
-            self._connection.stub.GenerateUnary,
-            inference_pb2.GenerateUnaryRequest(generation=generation),
-            timeout_s=self._timeout_s if timeout is None else timeout,
-            request_id=generation.request_id,
-        )
-        return decode_generation(response)
+        options.setdefault("stream_interval", WHOLE_ANSWER_INTERVAL)
+        with self._stream(self._generation(prompt, params, options), timeout) as stream:
+            generation = stream.result()
+        if not stream.has_ended:
+            raise ClientClosed("this client was closed during the call")
+        return generation
+
+    def _generation(
+        self,
+        prompt: inference_pb2.Prompt,
+        params: SamplingParams | None,
+        options: RequestOptions,
+    ) -> StreamRequest:
+        options.setdefault("keep_for_s", KEEP_FOR_S)
+        message = generation_message(prompt, params=params, options=options)
+        return stream_request(message, clock=time.monotonic)
+
+    def _stream(self, request: StreamRequest, timeout: float | None) -> Stream:
+        timeout_s = self._timeout_s if timeout is None else timeout
+        connection = self._connection.open_stream(request, timeout_s=timeout_s)
+        return Stream(connection, request.state, owner=self)
 
     def __enter__(self) -> Self:
         return self

@@ -1,18 +1,11 @@
-"""Turns the service's messages into results, and joins the deltas of a stream. Receives nothing."""
+"""Turns the service's messages into results. Receives nothing."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-
-from octavo.errors import InternalError
 from octavo.results import (
     CancelOutcome,
-    Completion,
-    Delta,
     Finish,
     FinishReason,
-    Generation,
     ModelInfo,
     StreamStart,
     Usage,
@@ -34,96 +27,6 @@ _CANCEL_OUTCOMES = {
     inference_pb2.CANCEL_OUTCOME_ALREADY_FINISHED: CancelOutcome.ALREADY_FINISHED,
 }
 _SAMPLING_SCALARS = ("temperature", "top_k", "top_p", "min_p", "seed", "n")
-
-
-class StreamState:
-    """Everything one stream brought so far."""
-
-    def __init__(self, request_id: str, *, from_tokens: Sequence[int] = ()) -> None:
-        self.request_id = request_id
-        self.start: StreamStart | None = None
-        self._usage = Usage()
-        self._texts: defaultdict[int, list[str]] = defaultdict(list)
-        self._token_ids: defaultdict[int, list[int]] = defaultdict(list)
-        self._finishes: dict[int, Finish] = {}
-        self._next_index = defaultdict(int, enumerate(from_tokens))
-
-    def absorb(self, chunk: inference_pb2.StreamChunk) -> tuple[Delta, ...]:
-        """The news in a chunk; raises InternalError when it does not follow what came before."""
-        if chunk.HasField("start"):
-            self.start = decode_start(chunk.start)
-        if chunk.HasField("usage"):
-            self._usage = decode_usage(chunk.usage)
-        return tuple(self._absorb_delta(message) for message in chunk.outputs)
-
-    def check_ended(self) -> None:
-        """Raises InternalError unless every output that began has ended."""
-        unfinished = sorted(set(self._texts) - set(self._finishes))
-        if unfinished:
-            raise self._broken(f"the stream ended, and output {unfinished[0]} did not")
-
-    def generation(self) -> Generation:
-        """All of it as one result."""
-        outputs = (
-            Completion(
-                index=index,
-                text="".join(self._texts[index]),
-                token_ids=tuple(self._token_ids[index]),
-                finish=self._finishes.get(index),
-            )
-            for index in sorted(self._texts)
-        )
-        return Generation(
-            request_id=self.request_id,
-            outputs=tuple(outputs),
-            usage=self._usage,
-            start=self.start,
-        )
-
-    def _absorb_delta(self, message: inference_pb2.OutputDelta) -> Delta:
-        index = message.index
-        expected = self._next_index[index]
-        if message.token_ids and message.first_token_index != expected:
-            raise self._broken(
-                f"output {index} goes on at token {message.first_token_index}, not at {expected}"
-            )
-        self._next_index[index] += len(message.token_ids)
-        self._texts[index].append(message.text)
-        self._token_ids[index].extend(message.token_ids)
-        finish = decode_finish(message.finish) if message.HasField("finish") else None
-        if finish:
-            self._finishes[index] = finish
-        return Delta(
-            index=index,
-            text=message.text,
-            token_ids=tuple(message.token_ids),
-            first_token_index=message.first_token_index,
-            finish=finish,
-            usage=self._usage,
-        )
-
-    def _broken(self, message: str) -> InternalError:
-        return InternalError(message, code="INTERNAL", request_id=self.request_id)
-
-
-def decode_generation(message: inference_pb2.GenerateUnaryResponse) -> Generation:
-    """The answer of a unary call."""
-    return Generation(
-        request_id=message.request_id,
-        outputs=tuple(_completions(message.outputs)),
-        usage=decode_usage(message.usage),
-        start=decode_start(message.start),
-    )
-
-
-def _completions(outputs: Iterable[inference_pb2.Output]) -> Iterable[Completion]:
-    for output in outputs:
-        yield Completion(
-            index=output.index,
-            text=output.text,
-            token_ids=tuple(output.token_ids),
-            finish=decode_finish(output.finish),
-        )
 
 
 def decode_finish(message: inference_pb2.Finish) -> Finish:

@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.results import Generation
+
 
 class OctavoError(Exception):
     """Anything that this package raises about a service."""
@@ -64,9 +66,10 @@ class ServiceError(OctavoError):
     """A call that ended with a status other than OK.
 
     `code` is the gRPC status by name, `reason` the service's own word for it (may be empty).
-    `is_resumable`: the generation lives on, `attach(request_id, ...)` can go on with it.
+    `is_resumable`: the generation lives on, or may do so: `attach(request_id, ...)` can go on.
     `is_retryable`: the same call may succeed later, after `retry_after_s` if that is given. The
-    client has already tried again as often as its RetryPolicy says.
+    client has already tried again as often as its RetryPolicy and its ReconnectPolicy say.
+    `received` is what a generation had brought when it failed; None for any other call.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class ServiceError(OctavoError):
         self.is_retryable = is_retryable
         self.retry_after_s = retry_after_s
         self.violations = tuple(violations)
+        self.received: Generation | None = None
         super().__init__(message)
 
     def __str__(self) -> str:

@@ -35,6 +35,16 @@ _CLASSES: Mapping[grpc.StatusCode, type[ServiceError]] = {
     grpc.StatusCode.ABORTED: Superseded,
     grpc.StatusCode.CANCELLED: CallCancelled,
 }
+# What a broken way makes up by itself: a reset, a lost connection, a proxy that gave up.
+_BREAKS = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.CANCELLED,
+    }
+)
+_ACCEPTED_KEY = "octavo-request-id"  # a response header of every accepted generation
 _DETAILS_KEY = "grpc-status-details-bin"
 _PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
@@ -51,11 +61,26 @@ def service_error(error: grpc.RpcError, *, target: str, request_id: str = "") ->
         code=code.name,
         reason=details.reason,
         request_id=details.metadata.get("request_id", request_id),
-        is_resumable=details.metadata.get("resumable") == "true",
+        is_resumable=_is_resumable(code, details),
         is_retryable=may_retry and _is_worth_retrying(code, retry_after_s),
         retry_after_s=retry_after_s,
         violations=details.violations,
     )
+
+
+def was_accepted(error: grpc.RpcError) -> bool:
+    """Whether the call had begun: its response headers named the generation."""
+    headers = cast(grpc.Call, error).initial_metadata()
+    metadata = cast(Iterable[tuple[str, str | bytes]], headers or ())
+    return any(key == _ACCEPTED_KEY for key, _ in metadata)
+
+
+def _is_resumable(code: grpc.StatusCode, details: StatusDetails) -> bool:
+    """The service's word; without any, whatever a broken way makes up."""
+    said = details.metadata.get("resumable")
+    if said is None and not details.reason:
+        return code in _BREAKS
+    return said == "true"
 
 
 def _is_worth_retrying(code: grpc.StatusCode, retry_after_s: float | None) -> bool:

@@ -20,13 +20,12 @@ class HealthProbe:
     """Asks one address, again and again."""
 
     def __init__(self, target: str) -> None:
-        self._channel = open_channel(
-            client_settings(
-                target,
-                # look again soon at a socket that nobody has listened on yet
-                channel_options=(("grpc.max_reconnect_backoff_ms", 100),),
-            )
+        settings = client_settings(
+            [target],
+            # look again soon at a socket that nobody has listened on yet
+            channel_options=(("grpc.max_reconnect_backoff_ms", 100),),
         )
+        self._channel = open_channel(settings, target)
         self._check = self._channel.unary_unary(
             _METHOD,
             request_serializer=_CLASSES["HealthCheckRequest"].SerializeToString,

@@ -10,7 +10,7 @@ import queue
 import threading
 import weakref
 
-from octavo.stream import StreamConnection
+from octavo.stream_connection import StreamConnection
 
 _LEAVE_LIMIT_S = 5.0
 
@@ -41,8 +41,10 @@ class StreamKeeper:
     def leave_all(self) -> None:
         """Leaves every stream, and cancels it on the service; ends the thread."""
         self._dropped.put(None)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_LEAVE_LIMIT_S)
+        with self._starting:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_LEAVE_LIMIT_S)
         for stream in list(self._streams):
             stream.leave(cancels=True)
 

@@ -12,9 +12,12 @@ from octavo.aio import AsyncClient
 from octavo.prompts import MessagesInput, PromptInput
 from octavo.requests import ChatOptions
 from octavo.results import Delta, Generation
+from octavo.retries import ReconnectPolicy
 from octavo.sampling import SamplingParams
 
 _CLOSE_LIMIT_S = 10.0
+# A frontend that fell is there again within seconds; after that the service itself has ended.
+_RECONNECT = ReconnectPolicy(limit_s=15.0)
 # A progress bar needs no token at once; larger chunks cost less.
 _STREAM_INTERVAL = 8
 
@@ -37,7 +40,8 @@ class ClientLoop:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="octavo-engine", daemon=True
         )
-        self._client = AsyncClient(target)
+        # One target, as it is: a path may hold commas.
+        self._client = AsyncClient([target], reconnect=_RECONNECT)
         self._room = asyncio.Semaphore(max_in_flight)
 
     def start(self) -> None:

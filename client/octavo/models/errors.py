@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from octavo.errors import OctavoError
 
-class ModelError(Exception):
+
+class ModelError(OctavoError):
     """A model could not be found, fetched or prepared; the text says what to do."""
 
 

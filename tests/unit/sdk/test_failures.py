@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 import octavo
-from octavo.decoding import StreamState, decode_finish
+from octavo.decoding import decode_finish
 from octavo.status_details import StatusDetails, decode_status_details
 from octavo.v1 import inference_pb2
 from tests.fakes.inference_server import FakeInferenceServer, Refusal
@@ -63,9 +63,7 @@ def test_all_violations_are_in_the_error_and_in_its_text(
     assert "generation.sampling.n: is 0" in str(caught.value)
 
 
-def test_a_broken_stream_says_whether_it_can_go_on(
-    client: octavo.Client, server: FakeInferenceServer
-) -> None:
+def test_a_lost_stream_says_what_came_and_whether_it_can_go_on(server: FakeInferenceServer) -> None:
     server.refuse(
         Refusal(
             code=grpc.StatusCode.UNAVAILABLE,
@@ -75,16 +73,20 @@ def test_a_broken_stream_says_whether_it_can_go_on(
             after_chunks=2,
         )
     )
-    stream = client.stream("a b c")
-    received: list[octavo.Delta] = []
-    with pytest.raises(octavo.Unavailable) as caught:
-        received.extend(stream)
-    assert caught.value.is_resumable
-    assert caught.value.request_id == "other"
-    assert stream.partial().text == "You said: "
-    assert list(stream) == []
-    rest = client.attach(stream.request_id, from_tokens=[len(stream.partial().token_ids)])
-    assert rest.result().text == "a b c"
+    reconnect = octavo.ReconnectPolicy(max_attempts=0)
+    with octavo.Client(server.target, reconnect=reconnect) as client:
+        stream = client.stream("a b c")
+        received: list[octavo.Delta] = []
+        with pytest.raises(octavo.Unavailable) as caught:
+            received.extend(stream)
+        assert caught.value.is_resumable
+        assert caught.value.request_id == "other"
+        assert caught.value.received == stream.partial()
+        assert caught.value.received.text == "You said: "
+        assert list(stream) == []
+        rest = client.attach(stream.request_id, from_tokens=[len(stream.partial().token_ids)])
+        assert rest.result().text == "a b c"
+    assert server.openings == ["GENERATE", "ATTACH"]
     assert server.cancelled() == []
 
 
@@ -102,33 +104,6 @@ def test_an_output_without_an_end_is_an_error(
     server.ends_early = True
     with pytest.raises(octavo.InternalError, match="output 0 did not"):
         client.stream("a b").result()
-
-
-def test_a_gap_in_an_output_is_an_error() -> None:
-    state = StreamState("r", from_tokens=[3])
-    delta = inference_pb2.OutputDelta(index=0, first_token_index=3, text="a", token_ids=[1, 2])
-    state.absorb(inference_pb2.StreamChunk(outputs=[delta]))
-    delta.first_token_index = 6
-    with pytest.raises(octavo.InternalError, match="at token 6, not at 5"):
-        state.absorb(inference_pb2.StreamChunk(outputs=[delta]))
-
-
-def test_a_repeated_token_is_an_error() -> None:
-    state = StreamState("r")
-    delta = inference_pb2.OutputDelta(index=1, text="a", token_ids=[1])
-    state.absorb(inference_pb2.StreamChunk(outputs=[delta]))
-    with pytest.raises(octavo.InternalError, match="output 1"):
-        state.absorb(inference_pb2.StreamChunk(outputs=[delta]))
-
-
-def test_text_may_come_before_its_ids() -> None:
-    state = StreamState("r")
-    text_alone = inference_pb2.OutputDelta(index=0, text="a")
-    ids_alone = inference_pb2.OutputDelta(index=0, token_ids=[1])
-    state.absorb(inference_pb2.StreamChunk(outputs=[text_alone]))
-    state.absorb(inference_pb2.StreamChunk(outputs=[ids_alone]))
-    (output,) = state.generation().outputs
-    assert (output.text, output.token_ids, output.finish) == ("a", (1,), None)
 
 
 def test_an_unknown_finish_reason_is_an_error_that_names_it() -> None:

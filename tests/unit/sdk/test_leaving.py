@@ -126,15 +126,15 @@ def test_the_clients_timeout_holds_for_every_generation(held: FakeInferenceServe
             client.stream("a b c").result()
 
 
-def test_streams_are_kept_for_a_while_unless_told_otherwise(
+def test_generations_are_kept_for_a_while_unless_told_otherwise(
     client: octavo.Client, server: FakeInferenceServer
 ) -> None:
     client.stream("a").result()
     client.stream("a", keep_for_s=0.0).result()
     client.generate("a")
-    kept = [one.scheduling for one in server.generations]
-    assert [one.keep_for_s for one in kept] == [30.0, 0.0, 0.0]
-    assert not kept[2].HasField("keep_for_s")
+    client.generate("a", keep_for_s=0.0)
+    kept = [one.scheduling.keep_for_s for one in server.generations]
+    assert kept == [30.0, 0.0, 30.0, 0.0]
 
 
 def test_a_stream_dropped_in_a_cycle_is_cancelled_by_the_garbage_collector(

@@ -8,9 +8,17 @@ from importlib import import_module
 import pytest
 
 import octavo
-from octavo.channel import checked_target, client_settings
+from octavo.channel import checked_target, checked_targets, client_settings
+from octavo.models.errors import ModelNotFound
 
-VALUE_NAMES = ("SamplingParams", "Generation", "RetryPolicy", "OctavoError", "__version__")
+VALUE_NAMES = (
+    "SamplingParams",
+    "Generation",
+    "RetryPolicy",
+    "ReconnectPolicy",
+    "OctavoError",
+    "__version__",
+)
 
 
 def test_every_public_name_is_where_the_package_says() -> None:
@@ -19,6 +27,10 @@ def test_every_public_name_is_where_the_package_says() -> None:
         assert getattr(octavo, name) is not None
         assert name in dir(octavo)
     assert octavo.Client is import_module("octavo.client").Client
+
+
+def test_a_model_that_is_not_there_is_an_error_of_this_package() -> None:
+    assert issubclass(ModelNotFound, octavo.OctavoError)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -59,6 +71,27 @@ def test_what_grpc_cannot_dial_is_refused_with_advice(target: str, advice: str) 
     with pytest.raises(octavo.InvalidTarget, match="target") as caught:
         checked_target(target)
     assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "targets"),
+    [
+        ("a:1", ("a:1",)),
+        ("a:1, b:2,a:1", ("a:1", "b:2")),
+        (["a:1", "unix:/run/a,b.sock"], ("a:1", "unix:/run/a,b.sock")),
+        ("ipv4:10.0.0.1:1,10.0.0.2:1", ("ipv4:10.0.0.1:1,10.0.0.2:1",)),
+    ],
+)
+def test_several_targets_are_a_list_or_a_text_with_commas(
+    target: str | list[str], targets: tuple[str, ...]
+) -> None:
+    assert checked_targets(target) == targets
+
+
+@pytest.mark.parametrize("target", [[], "", "a:1,", ["a:1", "b"]])
+def test_each_of_several_targets_is_checked(target: str | list[str]) -> None:
+    with pytest.raises(octavo.InvalidTarget, match="target"):
+        checked_targets(target)
 
 
 def test_channel_options_of_the_caller_go_before_the_clients_own() -> None:

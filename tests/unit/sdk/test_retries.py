@@ -15,11 +15,11 @@ def attempts(
     *, max_attempts: int = 5, timeout_s: float | None = None, draw: float = 1.0
 ) -> Attempts:
     policy = octavo.RetryPolicy(max_attempts=max_attempts, first_wait_s=1.0, longest_wait_s=6.0)
-    return Attempts(policy, Deadline(timeout_s, clock=lambda: 100.0), random=lambda: draw)
+    return policy.attempts(Deadline(timeout_s, clock=lambda: 100.0), random=lambda: draw)
 
 
-def failure(*, is_retryable: bool = True, after_s: float | None = None) -> octavo.ServiceError:
-    return octavo.ServiceError("", code="X", is_retryable=is_retryable, retry_after_s=after_s)
+def failure(*, after_s: float | None = None) -> octavo.ServiceError:
+    return octavo.ServiceError("", code="X", retry_after_s=after_s)
 
 
 def test_waits_double_up_to_the_longest() -> None:
@@ -46,8 +46,41 @@ def test_no_wait_reaches_the_deadline() -> None:
     assert attempts(timeout_s=1.0).wait_before_next_s(failure()) is None
 
 
-def test_what_cannot_succeed_is_not_tried_again() -> None:
-    assert attempts().wait_before_next_s(failure(is_retryable=False)) is None
+def test_a_reconnect_begins_at_once_and_then_backs_off() -> None:
+    policy = octavo.ReconnectPolicy(max_attempts=5, first_wait_s=1.0, longest_wait_s=3.0)
+    tried = policy.attempts(Deadline(None, clock=lambda: 0.0), random=lambda: 1.0)
+    waits = [tried.wait_before_next_s(failure()) for _ in range(6)]
+    assert waits == [0.0, 1.0, 2.0, 3.0, 3.0, None]
+
+
+def test_a_reconnect_obeys_the_service_within_its_limit() -> None:
+    policy = octavo.ReconnectPolicy(limit_s=30.0, longest_wait_s=3.0)
+    tried = policy.attempts(Deadline(None, clock=lambda: 0.0), random=lambda: 1.0)
+    assert tried.wait_before_next_s(failure(after_s=20.0)) == 20.0
+    assert tried.wait_before_next_s(failure(after_s=31.0)) is None
+
+
+def test_reconnects_end_with_their_limit_or_with_the_deadline() -> None:
+    now = 0.0
+    policy = octavo.ReconnectPolicy(limit_s=30.0, first_wait_s=5.0)
+    deadline = Deadline(40.0, clock=lambda: now)
+    tried = policy.attempts(deadline, random=lambda: 1.0)
+    now = 29.0
+    assert tried.wait_before_next_s(failure()) == 0.0
+    assert tried.wait_before_next_s(failure()) is None
+    tried = policy.attempts(deadline, random=lambda: 1.0)
+    now = 36.0
+    assert tried.wait_before_next_s(failure()) == 0.0
+    assert tried.wait_before_next_s(failure()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_attempts", -1), ("limit_s", 0.0), ("limit_s", float("inf")), ("first_wait_s", -1.0)],
+)
+def test_a_reconnect_policy_that_means_nothing_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        octavo.ReconnectPolicy(**{name: value})  # type: ignore[arg-type]  # max_attempts is an int
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
@@ -76,17 +109,6 @@ def test_a_stream_is_tried_again_before_its_first_message(
     server.refuse(UNAVAILABLE, FULL)
     assert client.stream("a").result().text == "You said: a"
     assert server.num_calls == 3
-
-
-def test_a_stream_is_not_tried_again_after_its_first_message(
-    client: octavo.Client, server: FakeInferenceServer
-) -> None:
-    server.refuse(Refusal(code=grpc.StatusCode.UNAVAILABLE, after_chunks=1))
-    stream = client.stream("a")
-    assert next(stream).text == "You "
-    with pytest.raises(octavo.Unavailable):
-        next(stream)
-    assert server.num_calls == 1
 
 
 def test_attempts_are_bounded(client: octavo.Client, server: FakeInferenceServer) -> None:
