@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from octavo.errors import NotFound, ServiceError, Superseded
+from octavo.errors import NotFound, ServiceError
 from octavo.retries import Attempts
 from octavo.route import Route
 
-_READER_AHEAD = "FAILED_PRECONDITION"  # fewer tokens are known there than were received
+# The service's words for what is not a break.
+_SUPERSEDED = "SUPERSEDED"  # another stream took the generation
+_READER_AHEAD = "READER_AHEAD"  # fewer tokens of it are known there than were received
 
 
 class Opening(Enum):
@@ -104,7 +106,7 @@ class Recovery:
             raise
 
     def _may_go_on(self, failure: ServiceError) -> bool:
-        if isinstance(failure, Superseded):
+        if failure.reason == _SUPERSEDED:
             # Somebody else wanted the stream; or an earlier call of ours that broke on its way
             # arrived after this one did.
             return failure.is_resumable and self.num_calls > 1 and not self._is_heard
@@ -121,4 +123,4 @@ class Recovery:
 
 
 def _is_unknown_there(failure: ServiceError) -> bool:
-    return isinstance(failure, NotFound) or failure.code == _READER_AHEAD
+    return isinstance(failure, NotFound) or failure.reason == _READER_AHEAD

@@ -149,12 +149,14 @@ class StreamState:
         self._usage = usage
 
     def _absorb_delta(self, message: inference_pb2.OutputDelta) -> Delta | None:
-        """The delta; None for a finish that is only said again."""
+        """The delta; None for one that is empty, and for a finish that is only said again."""
         index = message.index
         if index in self._finishes:
             self._check_repeated(message)
             return None
         self._check_follows(message)
+        if not (message.text or message.token_ids or message.HasField("finish")):
+            return None
         self._next_index[index] += len(message.token_ids)
         self._texts[index].append(message.text)
         self._token_ids[index].extend(message.token_ids)

@@ -42,9 +42,10 @@ def chunks(
     from_tokens: Sequence[int] = (),
     ended: Collection[int] = (),
 ) -> Iterator[inference_pb2.StreamChunk]:
-    """The answer's words; output i begins at from_tokens[i], those in `ended` are left out.
+    """A chunk for each of the answer's words; those with neither a start nor outputs bring nothing.
 
-    An output that ended before says its finish again.
+    Output i begins at from_tokens[i]; those in `ended` are left out. Any other that ended before
+    says its finish again.
     """
     answer = answer_to(generation)
     num_outputs = generation.sampling.n or 1
@@ -59,7 +60,8 @@ def chunks(
             if index in ended:
                 continue
             fresh = answer[max(position, begin) : end]
-            chunk.outputs.append(_delta(index, fresh, max(position, begin)))
+            if fresh or end == len(answer):
+                chunk.outputs.append(_delta(index, fresh, max(position, begin)))
             if end == len(answer):
                 chunk.outputs[-1].finish.CopyFrom(_finish(generation))
         chunk.usage.prompt_tokens = len(prompt_text(generation.prompt))

@@ -288,7 +288,8 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
                 self._hold(generation.request_id, context)
             if self.ends_early and any(output.HasField("finish") for output in chunk.outputs):
                 break
-            yield chunk
+            if chunk.outputs or chunk.HasField("start"):
+                yield chunk
         if refusal:
             self._abort(context, refusal)
         sent_all.set()

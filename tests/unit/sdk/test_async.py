@@ -12,11 +12,14 @@ import octavo
 from tests.fakes.inference_server import FakeInferenceServer, Refusal
 
 SOON = octavo.RetryPolicy(max_attempts=3, first_wait_s=0.01)
+GO_ON_SOON = octavo.ReconnectPolicy(max_attempts=3, first_wait_s=0.01)
+LOST = Refusal(code=grpc.StatusCode.UNAVAILABLE, is_bare=True)
+BROKEN = Refusal(code=grpc.StatusCode.UNAVAILABLE, is_bare=True, after_chunks=2)
 
 
 @pytest.fixture
 async def aio(server: FakeInferenceServer) -> AsyncIterator[octavo.AsyncClient]:
-    async with octavo.AsyncClient(server.target, retry=SOON) as client:
+    async with octavo.AsyncClient(server.target, retry=SOON, reconnect=GO_ON_SOON) as client:
         yield client
 
 
@@ -82,6 +85,64 @@ async def test_calls_are_tried_again_before_their_first_message(
     server.refuse(unavailable, unavailable)
     assert (await aio.stream("a").result()).text == "You said: a"
     assert server.num_calls == 6
+
+
+async def test_a_break_does_not_show(aio: octavo.AsyncClient, server: FakeInferenceServer) -> None:
+    undisturbed = [delta async for delta in aio.stream("a b c", n=2)]
+    server.refuse(BROKEN, LOST)
+    stream = aio.stream("a b c", n=2, request_id="r")
+    assert [delta async for delta in stream] == undisturbed
+    assert server.openings == ["GENERATE", "GENERATE", "ATTACH", "ATTACH"]
+    assert stream.num_reconnects == 2
+    server.refuse(BROKEN)
+    assert (await aio.generate("a b c")).text == "You said: a b c"
+    server.refuse(BROKEN)
+    rest = aio.attach("r", from_tokens=[4, 4])
+    assert (await rest.result()).text == "said: a b c"
+
+
+async def test_what_nobody_knows_any_more_is_resumed(
+    aio: octavo.AsyncClient, server: FakeInferenceServer
+) -> None:
+    server.refuse(BROKEN)
+    stream = aio.stream("a b c", request_id="r")
+    received = [await anext(stream), await anext(stream)]
+    server.forget("r")
+    received += [delta async for delta in stream]
+    assert "".join(delta.text for delta in received) == "You said: a b c"
+    assert server.openings == ["GENERATE", "ATTACH", "RESUME"]
+
+
+async def test_what_came_is_in_the_error_of_a_lost_stream(
+    aio: octavo.AsyncClient, server: FakeInferenceServer
+) -> None:
+    server.refuse(BROKEN, *[LOST] * 10)
+    stream = aio.stream("a b c")
+    with pytest.raises(octavo.Unavailable) as caught:
+        await stream.result()
+    assert caught.value.received == stream.partial()
+    assert stream.partial().text == "You said: "
+    assert server.openings == ["GENERATE"] + ["ATTACH"] * 3
+    assert [delta async for delta in stream] == []
+
+
+async def test_cancelling_the_task_while_the_stream_waits_to_go_on_cancels(
+    server: FakeInferenceServer,
+) -> None:
+    patient = octavo.ReconnectPolicy(first_wait_s=3600.0, longest_wait_s=3600.0, limit_s=1e6)
+    attached = threading.Event()
+    server.refuse(BROKEN, LOST)
+    async with octavo.AsyncClient(server.target, reconnect=patient) as client:
+        stream = client.stream("a b c")
+        await anext(stream)
+        await anext(stream)
+        server.on_call = attached.set
+        reader = asyncio.create_task(stream.result())
+        assert await asyncio.to_thread(attached.wait, 20)
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        assert await asyncio.to_thread(server.wait_for_cancel, stream.request_id)
 
 
 async def test_closing_early_cancels(aio: octavo.AsyncClient, server: FakeInferenceServer) -> None:

@@ -11,10 +11,12 @@ FOREVER = Deadline(None, clock=lambda: 0.0)
 LOST = octavo.Unavailable("lost", code="UNAVAILABLE", is_resumable=True, is_retryable=True)
 RESET = octavo.InternalError("reset", code="INTERNAL", is_resumable=True)
 UNKNOWN = octavo.NotFound("unknown", code="NOT_FOUND")
-AHEAD = octavo.InternalError("ahead", code="FAILED_PRECONDITION", is_resumable=True)
+AHEAD = octavo.InternalError(
+    "ahead", code="FAILED_PRECONDITION", reason="READER_AHEAD", is_resumable=True
+)
 FULL = octavo.Overloaded("full", code="RESOURCE_EXHAUSTED", is_retryable=True, retry_after_s=7.0)
 FAILED = octavo.InternalError("NaN", code="INTERNAL")
-SUPERSEDED = octavo.Superseded("taken", code="ABORTED", is_resumable=True)
+SUPERSEDED = octavo.Superseded("taken", code="ABORTED", reason="SUPERSEDED", is_resumable=True)
 
 
 def recovery(
