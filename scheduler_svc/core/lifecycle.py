@@ -78,7 +78,6 @@ class Lifecycle:
 
     def pause(self, epoch: Epoch, sequence: Sequence, now: float) -> None:
         """As `preempt`, for a sequence that made enough tokens without a reader."""
-        epoch.publish_full_blocks(sequence)
         if epoch.is_idle(sequence.slot):
             self._depart(epoch, sequence)
             self.room.wait(sequence, now)
@@ -217,8 +216,6 @@ class Lifecycle:
             self.room.leave(sequence)
         elif sequence.phase in {Phase.RUNNING, Phase.LEAVING}:
             assert self.epoch is not None, "a sequence runs without workers"
-            if sequence.phase is Phase.RUNNING and sequence.link is not None:
-                self.epoch.publish_full_blocks(sequence)
             self._drop(self.epoch, sequence)
 
     def _drop(self, epoch: Epoch, sequence: Sequence) -> None:

@@ -137,7 +137,6 @@ class Results:
         held = epoch.held_blocks()
         tainted = set(held[slot])
         epoch.pool.unpublish(tainted)
-        failed.link = None  # nothing more of it is published
         sharers = [batch.sequence_in(other) for other in held if tainted & set(held[other])]
         self._lifecycle.end(failed, EndReason.ERROR, now, message=FAILED_MESSAGE)
         for sequence in sharers:

@@ -162,13 +162,15 @@ def test_only_the_killer_ends() -> None:
 
 def test_deaths_count_only_while_there_is_no_new_token() -> None:
     replica = Replica()
-    new = replica.add(prompt_of(5), max_tokens=12)
-    for _ in range(6):
+    requests = [replica.add(prompt_of(5, first=n), max_tokens=12) for n in range(2)]
+    for _ in range(5):
         for _ in range(2):
             replica.step()
         kill(replica)
     replica.run()
-    assert replica.tokens(new) == expected_output(new, VOCAB_SIZE, 12)
+    for new in requests:
+        assert replica.tokens(new) == expected_output(new, VOCAB_SIZE, 12)
+    assert all(len(plan.starts) in {0, 2} for plan in replica.plans), "nobody ran alone"
 
 
 def test_deaths_of_the_core_count_too() -> None:

@@ -1,5 +1,10 @@
 """Who gets how much of a step."""
 
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.core.request import EndReason, NewRequest
 from tests.unit.core.replica import VOCAB_SIZE, Replica, expected_output, limits, prompt_of
@@ -69,17 +74,15 @@ def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
 
 
 def test_a_long_prompt_is_sure_of_its_share() -> None:
-    replica = Replica(limits(max_num_batched_tokens=32, num_blocks=400))
-    long = replica.add(prompt_of(100), max_tokens=2)
+    replica = Replica(limits(max_num_batched_tokens=32, num_blocks=400, max_num_seqs=100))
+    long = replica.add(prompt_of(300), max_tokens=2)
     replica.step()
-    for count in range(40):
-        replica.add(prompt_of(24, first=10 + count), max_tokens=1)
+    for count in range(60):
+        replica.add(prompt_of(16, first=10 + count), max_tokens=1)
+    while not replica.tokens(long):
         replica.step()
-        if replica.tokens(long):
-            break
-    assert replica.tokens(long), "short ones that never cease do not starve it"
-    shares = [tokens_of(plan, 0) for plan in replica.plans[2:6]]
-    assert min(shares) >= 8
+    shares = [tokens_of(plan, 0) for plan in replica.plans[1:12]]
+    assert set(shares[1:]) == {16}, "short ones do not starve it"
 
 
 def test_nobody_is_passed_more_often_than_allowed() -> None:
@@ -95,6 +98,24 @@ def test_nobody_is_passed_more_often_than_allowed() -> None:
     order = started(replica)
     assert order.index(big.number) - order.index(1) - 1 == most
     assert replica.tokens(big) == expected_output(big, VOCAB_SIZE, 2)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 4))
+def test_nobody_waits_behind_more_than_so_many_later_arrivals(random: Random, most: int) -> None:
+    """SCH-03: whatever does not fit, for lack of blocks or of budget."""
+    replica = Replica(
+        limits(num_blocks=14, max_num_seqs=4, max_num_batched_tokens=random.choice([4, 20])),
+        max_times_passed=most,
+    )
+    for n in range(20):
+        length = random.choice([1, 2, 8, 20, 40])
+        replica.add(prompt_of(length, first=n), max_tokens=random.randint(1, 12))
+        for _ in range(random.randint(0, 2)):
+            replica.step()
+    replica.run()
+    order = started(replica)
+    for place, number in enumerate(order):
+        assert sum(earlier > number for earlier in order[:place]) <= most
 
 
 def test_a_sequence_that_fits_passes_one_that_does_not() -> None:

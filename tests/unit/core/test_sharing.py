@@ -143,6 +143,31 @@ def test_a_cancelled_first_output_passes_the_prompt_on() -> None:
     replica.check_idle()
 
 
+def test_after_a_loss_the_prompt_is_computed_once_again() -> None:
+    replica = Replica()
+    new = replica.add(prompt_of(33), num_outputs=4, max_tokens=9)
+    for _ in range(4):
+        replica.step()
+    replica.restart_epoch()
+    num_plans = len(replica.plans)
+    replica.run()
+    again = sum(plan.num_prefill_tokens for plan in replica.plans[num_plans:])
+    assert again < 2 * 33
+    for index in range(4):
+        assert replica.tokens(new, index) == expected_output(new, VOCAB_SIZE, 9, index)
+
+
+def test_a_sequence_that_did_not_fit_does_once_its_prefix_is_published() -> None:
+    replica = Replica(limits(num_blocks=20, max_num_batched_tokens=16))
+    first = replica.add(prompt_of(48), max_tokens=20)
+    second = replica.add([*prompt_of(48).tolist(), 1, 2, 3], max_tokens=20)
+    while not replica.tokens(second):
+        assert replica.reader(first).end is None, "it waited for the first one's end"
+        replica.step()
+    replica.run()
+    assert replica.tokens(second) == expected_output(second, VOCAB_SIZE, 20)
+
+
 def test_many_outputs_end() -> None:
     """SCH-06: more outputs than slots."""
     replica = Replica(max_outputs=40)
