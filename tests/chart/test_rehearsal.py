@@ -1,11 +1,8 @@
 """The rendered pod's own commands, probes and hooks, run here: starts, kills, ends with streams."""
 
-import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import grpc
 import pytest
@@ -13,52 +10,28 @@ import pytest
 from octavo.v1 import inference_pb2 as api
 from tests.chart.conftest import Render
 from tests.chart.local_pod import LocalPod
-from tests.chart.manifests import pod as pod_of
+from tests.chart.rehearsed_pod import free_ports, local_pod
 from tests.e2e.calls import Received, collect, connected, generation, stream
 from tests.e2e.replica import wait_until
 from tests.fakes.byte_tokenizer import NUM_IDS
-from tests.fakes.checkpoints import make_tiny_checkpoint
 from tests.fakes.hash_tokens import expected_tokens
 
 PROMPT, NUM_TOKENS = [1, 2, 3], 120
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
 @pytest.fixture
 def ports() -> dict[str, int]:
     """Of a pod that shares this machine with others."""
-    return dict(zip(("grpc", "metrics"), free_ports(2), strict=True))
+    return free_ports(1)[0]
 
 
 @pytest.fixture
 def pod(render: Render, ports: dict[str, int]) -> Iterator[LocalPod]:
-    """A pod that is ready; its steps take 20 ms."""
-    values = {
-        "model": {"name": "tiny", "hostPath": "/srv/models"},
-        "ports": ports,
-        "drain": {"preStopSeconds": 1, "limitSeconds": 25, "marginSeconds": 5},
-        "worker": {"extraArgs": ["--step-ms=20"]},
-    }
-    # paths of sockets are short
-    with tempfile.TemporaryDirectory(prefix="pod-") as folder:
-        make_tiny_checkpoint(Path(folder) / "model/tiny", family="qwen3")
-        started = LocalPod(pod_of(render(values)), Path(folder))
-        try:
-            started.start()
-            started.wait_ready()
-            yield started
-        finally:
-            started.end()
+    """A pod that is ready."""
+    with local_pod(render, ports) as started:
+        started.start()
+        started.wait_ready()
+        yield started
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@
 {{- if and .Values.model.tokenSecret.name (include "octavo.hasModelVolume" .) -}}
 {{- fail "model.tokenSecret.name is for the init container, which a model volume leaves out: unset one" -}}
 {{- end -}}
-{{- $owned := list "model" "run-dir" "device" "tensor-parallel-size" "served-model-name" "replica" "workers" "frontends" "host" "port" "metrics-host" "metrics-port" "drain-limit" -}}
+{{- $owned := list "model" "run-dir" "device" "tensor-parallel-size" "served-model-name" "replica" "workers" "frontends" "host" "port" "metrics-host" "metrics-port" "admin-port" "drain-limit" -}}
 {{- $shared := list "max-model-len" "block-size" "num-kv-blocks" "max-num-seqs" "max-num-batched-tokens" -}}
 {{- $lists := dict "engineArgs" .Values.engineArgs "scheduler.extraArgs" .Values.scheduler.extraArgs "worker.extraArgs" .Values.worker.extraArgs -}}
 {{- range $field, $flags := $lists -}}
@@ -65,7 +65,12 @@
 {{- if and .Values.inferencePool.enabled (not .Values.inferencePool.endpointPicker.name) -}}
 {{- fail "inferencePool.endpointPicker.name is missing: the service of the endpoint picker" -}}
 {{- end -}}
-{{- if eq (int .Values.ports.grpc) (int .Values.ports.metrics) -}}
-{{- fail (printf "ports.grpc and ports.metrics are both %d: they must differ" (int .Values.ports.grpc)) -}}
+{{- $names := dict -}}
+{{- range $name := list "grpc" "metrics" "admin" -}}
+{{- $port := index $.Values.ports $name | int | toString -}}
+{{- with index $names $port -}}
+{{- fail (printf "ports.%s and ports.%s are both %s: they must differ" . $name $port) -}}
+{{- end -}}
+{{- $_ := set $names $port $name -}}
 {{- end -}}
 {{- end }}

@@ -15,6 +15,7 @@ args:
   - --port={{ .Values.ports.grpc }}
   - --metrics-host=0.0.0.0
   - --metrics-port={{ .Values.ports.metrics }}
+  - --admin-port={{ .Values.ports.admin }}
   - --drain-limit={{ .Values.drain.limitSeconds }}
   {{- with .Values.scheduler.extraArgs }}
   {{- toYaml . | nindent 2 }}
