@@ -7,13 +7,17 @@ from worker_svc.batch_step import BatchStep, NewBlocks, SamplingColumns
 NUM_TOKENIZER_IDS = 151_669
 
 
-def decode_step(num_rows: int, position: int) -> BatchStep:
-    """Rows that continue at one position, at temperature 0.6."""
-    return _step(
+def decode_step(num_rows: int, position: int, *, has_filters: bool = False) -> BatchStep:
+    """Rows that continue at one position, at temperature 0.6; filters are Qwen3's usual ones."""
+    step = _step(
         np.ones(num_rows, np.int32),
         np.full(num_rows, position, np.int32),
         np.ones(num_rows, np.bool_),
     )
+    if has_filters:
+        step.sampling.top_k[:] = 20
+        step.sampling.top_p[:] = 0.95
+    return step
 
 
 def mixed_step(num_tokens: int, num_decode_rows: int, position: int) -> BatchStep:

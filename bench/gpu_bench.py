@@ -33,6 +33,7 @@ class DecodeResult:
     backend: str
     rows: int
     context: int
+    has_filters: bool
     floor: float
     replay: float
     """The recorded program alone, back to back."""
@@ -119,18 +120,19 @@ class Bench:
             blocks.reshape(num_rows, per_row).astype(np.int32)
         ).to(tables.device)
 
-    def decode(self, num_rows: int, context: int) -> DecodeResult:
-        """Times one size."""
+    def decode(self, num_rows: int, context: int, *, has_filters: bool = False) -> DecodeResult:
+        """Times one size. With filters a step is two programs, and only the step is timed."""
         self.fill_tables(num_rows, context)
-        step = decode_step(num_rows, context - 1)
+        step = decode_step(num_rows, context - 1, has_filters=has_filters)
         self._run([step] * 3)
-        replay_us = self._replay_us(num_rows)
+        replay_us = 0.0 if has_filters else self._replay_us(num_rows)
         step_us, launch_us, gaps = self._run([step] * 60)
         return DecodeResult(
             model=self.model,
             backend=self.backend,
             rows=num_rows,
             context=context,
+            has_filters=has_filters,
             floor=1e6 * self.roofline.decode_s(num_rows, num_rows * context),
             replay=replay_us,
             step=step_us,

@@ -51,13 +51,14 @@ def bench_model(options: argparse.Namespace, model: str, backend: str, found: li
         num_positions=num_positions,
     )
 
-    def decode(rows: int, context: int) -> None:
-        line = bench.decode(rows, context)
+    def decode(rows: int, context: int, *, has_filters: bool = False) -> None:
+        line = bench.decode(rows, context, has_filters=has_filters)
         found.append(line)
         print(
             f"{model:5} {backend:6} {rows:4} x {context:6} floor {line.floor:8.1f} replay"
-            f" {line.replay:8.1f} ({100 * line.floor / line.replay:3.0f}%) step {line.step:8.1f}"
-            f" launch {line.launch:6.1f} gap p50 {line.gap_p50:4.0f} p99 {line.gap_p99:4.0f}",
+            f" {line.replay:8.1f} step {line.step:8.1f} ({100 * line.floor / line.step:3.0f}%)"
+            f" launch {line.launch:6.1f} gap p50 {line.gap_p50:4.0f} p99 {line.gap_p99:4.0f}"
+            f"{' top-k 20, top-p 0.95' if has_filters else ''}",
             flush=True,
         )
 
@@ -72,6 +73,8 @@ def bench_model(options: argparse.Namespace, model: str, backend: str, found: li
 
     for rows, context in sizes:
         attempt(f"decode {rows} x {context}", partial(decode, rows, context))
+    for rows in options.rows:
+        attempt(f"filters {rows}", partial(decode, rows, options.contexts[0], has_filters=True))
     for tokens in options.prefills:
         for rows in (0, 64):
             if rows + tokens <= MOST_TOKENS:

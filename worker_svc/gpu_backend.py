@@ -7,6 +7,7 @@ import torch
 from worker_svc.attention.backend import StoredBackend
 from worker_svc.attention.choice import AttentionNeeds, AttentionUnavailableError, choose_attention
 from worker_svc.config import InvalidConfig, WorkerConfig
+from worker_svc.kernels.support import num_multiprocessors
 from worker_svc.layers.fused import FusedBackend
 from worker_svc.models.spec import ModelSpec
 
@@ -55,17 +56,23 @@ def backend_named(
     attention: StoredBackend
     if name == "fa3":
         from worker_svc.attention.fa3_backend import Fa3Backend, Fa3Heads  # noqa: PLC0415
+        from worker_svc.kernels.decode_attention import DecodeScratch  # noqa: PLC0415
 
-        properties = torch.cuda.get_device_properties(device)
-        attention = Fa3Backend(
-            Fa3Heads(
-                num_heads=num_heads,
-                num_kv_heads=num_kv_heads,
-                head_dim=spec.head_dim,
-                dtype=dtype,
-                num_multiprocessors=properties.multi_processor_count,
-            )
+        heads = Fa3Heads(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=spec.head_dim,
+            dtype=dtype,
+            num_multiprocessors=num_multiprocessors(device),
         )
+        scratch = DecodeScratch.for_rows(
+            most_rows,
+            num_kv_heads=num_kv_heads,
+            group=heads.group,
+            head_dim=spec.head_dim,
+            device=device,
+        )
+        attention = Fa3Backend(heads, scratch=scratch)
     elif name == "fa2":
         from worker_svc.attention.fa2_backend import Fa2Backend  # noqa: PLC0415
 

@@ -49,7 +49,7 @@ import torch, triton, flash_attn_3._C, grpc, zmq, transformers
 print(torch.__version__, triton.__version__, torch.cuda.get_device_name(), transformers.__version__)
 print(torch.ops.flash_attn_3.fwd.default._schema)'; cat "$OUT/check.log" ;;
     tests)
-      run tests "${TESTS_LIMIT:-240}" "${PYTEST[@]}" -n 6 tests/gpu &
+      run tests "${TESTS_LIMIT:-240}" "${PYTEST[@]}" -n 6 tests/gpu tests/model/gpu_runner/test_filter_rows.py &
       run kernels "${TESTS_LIMIT:-240}" "${PYTEST[@]}" -n 8 tests/model/kernels --ignore tests/model/kernels/test_hopper.py &
       wait
       grep -hE "INFO.*(error|margin)|^(FAILED|ERROR)|^E  |passed|failed" "$OUT/tests.log" "$OUT/kernels.log" | cut -c1-250 | head -n 70 ;;

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Self
 
 _DECODE_STEPS = ((8, 256), (16, 512), (32, 1024), (64, 65536))
-_TOKEN_SIZES = (16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024)
+_SMALL_TOKEN_SIZES = (16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+_LARGE_TOKEN_STEP = 256
+_MOST_TOKENS = 2048
 _SAMPLE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -42,8 +44,13 @@ def decode_buckets(most_rows: int) -> Buckets:
 
 
 def token_buckets(most_tokens: int) -> Buckets:
-    """Sizes of mixed and prefill steps, up to 1,024 tokens; larger steps are worth no graph."""
-    return Buckets.of([size for size in _TOKEN_SIZES if size <= most_tokens])
+    """Sizes of mixed and prefill steps, up to 2,048 tokens.
+
+    Measured on an H200, Qwen3-0.6B: 2,048 tokens launched piece by piece take 8.6 ms, all of it
+    the host's; larger steps keep the device busy long enough.
+    """
+    large = range(_SMALL_TOKEN_SIZES[-1], _MOST_TOKENS + 1, _LARGE_TOKEN_STEP)
+    return Buckets.of(size for size in (*_SMALL_TOKEN_SIZES, *large) if size <= most_tokens)
 
 
 def sample_buckets(most_rows: int) -> Buckets:

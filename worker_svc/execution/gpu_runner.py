@@ -23,7 +23,7 @@ from worker_svc.step_runner import StepOutcome, StepTiming
 MOST_IN_FLIGHT = 2
 _RECORD_LIMIT_MS = 60_000
 # a device slower than this is taken to hang
-_LEAST_TOKENS_PER_S = 200.0
+_LEAST_TOKENS_PER_S = 2000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from worker_svc.execution.chunk_inputs import prepare_chunks
-from worker_svc.execution.filtered_choice import without_filtered
+from worker_svc.execution.filter_rows import filter_rows
 from worker_svc.execution.kv_cache import KVCache
 from worker_svc.execution.packed_columns import SampleColumns
 from worker_svc.execution.sampling_plan import VocabularyPart
@@ -140,11 +140,11 @@ class Programs:
         self, logits: torch.Tensor, rows: RowSampling, columns: SampleColumns
     ) -> None:
         """Every rank sees whole rows and works out the same."""
-        parts = self._group.all_gather(logits)  # [ranks, S, P]
-        whole = parts.transpose(0, 1).flatten(1)[:, : self._part.num_tokenizer_ids]
-        left = without_filtered(whole, rows, columns)
         num_ids = self._part.num_tokenizer_ids
-        candidates = best_of_chunks(left, rows, first_id=0, num_tokenizer_ids=num_ids)
+        parts = self._group.all_gather(logits)  # [ranks, S, P]
+        whole = parts.transpose(0, 1).flatten(1)
+        filter_rows(whole, rows, columns, num_tokenizer_ids=num_ids)
+        candidates = best_of_chunks(whole, rows, first_id=0, num_tokenizer_ids=num_ids)
         finish(candidates, self._chosen(columns.slots))
 
     def _chosen(self, slots: torch.Tensor) -> ChosenTokens:

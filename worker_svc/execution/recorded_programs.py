@@ -88,7 +88,7 @@ class RecordedPrograms:
         self.memory.decode_columns(num_rows).clear()
         self._programs.decode(num_rows)
         if self._buckets.tokens.sizes:
-            shape = self._recorded_shape(self._buckets.tokens.sizes[-1])
+            shape = self._recorded_shapes(self._buckets.tokens.sizes[-1])[-1]
             self.clear_forward(shape)
             self._programs.forward(shape)
 
@@ -98,9 +98,11 @@ class RecordedPrograms:
             if size <= _MOST_EAGERLY_RECORDED_ROWS:
                 self._make_decode(size)
         for size in reversed(self._buckets.tokens.sizes):
-            self._make_forward(self._recorded_shape(size))
+            for shape in self._recorded_shapes(size):
+                self._make_forward(shape)
         for size in reversed(self._buckets.samples.sizes):
-            self._make_choice(ChoiceShape(size))
+            for has_filters in (False, True):
+                self._make_choice(ChoiceShape(size, has_filters=has_filters))
         _LOGGER.info("recorded %d graphs in %.1f s", len(self._graphs), time.monotonic() - began)
 
     def has(self, facts: StepFacts) -> bool:
@@ -125,18 +127,16 @@ class RecordedPrograms:
         num_chunks = facts.num_rows - facts.num_singles
         size = self._buckets.tokens.holding(facts.num_tokens)
         if self._graphs.is_on and size is not None:
-            shape = self._recorded_shape(size)
-            if facts.num_singles <= shape.num_singles and num_chunks <= shape.num_chunks:
-                return shape
+            for shape in self._recorded_shapes(size):
+                if facts.num_singles <= shape.num_singles and num_chunks <= shape.num_chunks:
+                    return shape
         return ForwardShape(facts.num_singles, num_chunks, facts.num_tokens)
 
     def choice_shape(self, facts: StepFacts) -> ChoiceShape:
-        """The bucket of a step's choosing rows; filters sort, which pays no padding."""
-        if facts.has_filters:
-            return ChoiceShape(facts.num_choosing, has_filters=True)
+        """The bucket of a step's choosing rows."""
         size = self._buckets.samples.holding(facts.num_choosing)
         assert size is not None, "a step has at most max_num_seqs rows"
-        return ChoiceShape(size)
+        return ChoiceShape(size, has_filters=facts.has_filters)
 
     def decode(self, size: int) -> None:
         """Run a decode step."""
@@ -153,9 +153,14 @@ class RecordedPrograms:
         else:
             self._programs.choose(shape, mask_words)
 
-    def _recorded_shape(self, size: int) -> ForwardShape:
+    def _recorded_shapes(self, size: int) -> tuple[ForwardShape, ForwardShape]:
+        """For prompts alone, and for prompts beside decode rows; the tighter one first."""
         num_slots = self.memory.sizes.num_slots
-        return ForwardShape(min(size, num_slots), min(size, num_slots, _MOST_CHUNK_ROWS), size)
+        num_chunks = min(size, num_slots, _MOST_CHUNK_ROWS)
+        return (
+            ForwardShape(0, num_chunks, size),
+            ForwardShape(min(size, num_slots), num_chunks, size),
+        )
 
     @torch.inference_mode()
     def _make_decode(self, size: int) -> None:
