@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[api.Generation, list[str]]] = {
 
 
 def _violations(error: grpc.RpcError) -> list[str]:
-    trailing = dict(error.trailing_metadata())  # type: ignore[attr-defined]
+    trailing = dict(error.trailing_metadata())
     status = status_pb2.Status.FromString(trailing["grpc-status-details-bin"])
     for detail in status.details:
         request = error_details_pb2.BadRequest()
@@ -94,7 +94,7 @@ def test_a_refusal_names_every_field_and_the_service_lives_on(name: str, replica
     wanted, fields = REFUSED[name]
     with connected(replica.target) as stub, pytest.raises(grpc.RpcError) as raised:
         list(stub.Generate(api.GenerateRequest(generation=wanted), timeout=30))
-    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert _violations(raised.value) == sorted(fields)
     assert _is_alive(replica)
 
@@ -136,7 +136,7 @@ def test_an_unknown_model_and_an_unknown_id_are_not_found(replica: Replica) -> N
         for call in calls:
             with pytest.raises(grpc.RpcError) as raised:
                 call()
-            assert raised.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
+            assert raised.value.code() is grpc.StatusCode.NOT_FOUND
     assert _is_alive(replica)
 
 
@@ -144,6 +144,6 @@ def test_a_message_above_the_size_limit_is_refused(replica: Replica) -> None:
     wanted = _prompt(text="x" * (17 * 2**20))
     with connected(replica.target) as stub, pytest.raises(grpc.RpcError) as raised:
         stub.GenerateUnary(api.GenerateUnaryRequest(generation=wanted), timeout=60)
-    code = raised.value.code()  # type: ignore[attr-defined]
+    code = raised.value.code()
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert _is_alive(replica)
