@@ -161,7 +161,9 @@ class StreamState:
         self._texts[index].append(message.text)
         self._token_ids[index].extend(message.token_ids)
         if message.HasField("finish"):
-            self._finishes[index] = message.finish
+            # a copy: a part would keep the whole message in memory
+            self._finishes[index] = inference_pb2.Finish()
+            self._finishes[index].CopyFrom(message.finish)
         return Delta(
             index=index,
             text=message.text,

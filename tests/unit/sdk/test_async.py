@@ -113,6 +113,14 @@ async def test_what_nobody_knows_any_more_is_resumed(
     assert server.openings == ["GENERATE", "ATTACH", "RESUME"]
 
 
+async def test_a_stream_that_was_accepted_and_brought_nothing_goes_on(
+    aio: octavo.AsyncClient, server: FakeInferenceServer
+) -> None:
+    server.refuse(Refusal(code=grpc.StatusCode.UNAVAILABLE, after_headers=True, is_bare=True))
+    assert (await aio.stream("a b c").result()).text == "You said: a b c"
+    assert server.openings == ["GENERATE", "ATTACH"]
+
+
 async def test_what_came_is_in_the_error_of_a_lost_stream(
     aio: octavo.AsyncClient, server: FakeInferenceServer
 ) -> None:
