@@ -79,26 +79,27 @@ class Intake:
 
     def _check_room(self, new: NewRequest, now: float) -> None:
         policy, lifecycle = self._policy, self._lifecycle
-        if lifecycle.room.num_new_requests >= policy.max_queue_requests:
-            raise QueueFull(
-                what="requests",
-                waiting=lifecycle.room.num_new_requests,
-                limit=policy.max_queue_requests,
-                retry_after_s=self._retry_after_s(),
-            )
+        room = lifecycle.room
+        # A tenant below its share of the queue is let in up to twice the limits: who fills the
+        # queue shall not keep others out of it.
+        is_full_for = room.fills_share(new.tenant, num_tokens=len(new.prompt), policy=policy)
+        scale = 1 if is_full_for else 2
+        num_requests, most_requests = room.num_new_requests, scale * policy.max_queue_requests
+        if num_requests >= most_requests:
+            raise self._queue_full("requests", waiting=num_requests, limit=most_requests)
         # An empty queue takes any prompt that fits the model.
-        num_tokens = lifecycle.room.num_new_tokens
-        if num_tokens and num_tokens + len(new.prompt) > policy.max_queue_tokens:
-            raise QueueFull(
-                what="prompt tokens",
-                waiting=num_tokens,
-                limit=policy.max_queue_tokens,
-                retry_after_s=self._retry_after_s(),
-            )
+        num_tokens, most_tokens = room.num_new_tokens, scale * policy.max_queue_tokens
+        if num_tokens and num_tokens + len(new.prompt) > most_tokens:
+            raise self._queue_full("prompt tokens", waiting=num_tokens, limit=most_tokens)
         most = policy.max_tenant_requests
         if most and lifecycle.shares.num_uses(new.tenant) >= most:
             raise TenantLimit(tenant=new.tenant, limit=most, retry_after_s=self._retry_after_s())
         self._check_deadline(new, now)
+
+    def _queue_full(self, what: str, *, waiting: int, limit: int) -> QueueFull:
+        return QueueFull(
+            what=what, waiting=waiting, limit=limit, retry_after_s=self._retry_after_s()
+        )
 
     def _check_deadline(self, new: NewRequest, now: float) -> None:
         if new.deadline is None:

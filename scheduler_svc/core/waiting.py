@@ -1,8 +1,9 @@
 """Who runs next: sequences that wait, in order. Knows nothing of blocks, slots or steps.
 
 The order: priority class, then the least-served tenant, then arrival. A sequence that has waited
-for the ageing time rises to the next more urgent class that is there, so no class starves. It never
-rises above the classes in the queue, so that age does not set tenants' shares aside.
+for the ageing time may rise to the next more urgent class that is there, one for every so many that
+leave the queue: no class starves, and a backlog of old patient work does not drown urgent work. It
+never rises above the classes in the queue, so that age does not set tenants' shares aside.
 
 Operations cost O(log n). The entry of a sequence that was removed stays behind, known by its old
 ticket; it is dropped when met, or with all others when they are the majority.
@@ -19,8 +20,10 @@ from scheduler_svc.core.tenants import TenantShares
 
 # Submitted at, order of arrival, output, ticket, sequence. The first three are unique.
 _Entry = tuple[float, int, int, int, Sequence]
-# Sequences that rise in one call at most, so that no call takes long.
-_MAX_RISES = 64
+# One sequence may rise for so many that leave the queue.
+_LEAVES_PER_RISE = 8
+# Rises that may be saved up, so that no call takes long.
+_MAX_RISES = 8
 # Entries without a sequence that are not worth the sweep.
 _MAX_LEFTOVERS = 64
 
@@ -47,6 +50,7 @@ class WaitingQueue:
         self._levels: dict[int, _Level] = {}
         self._level_by_ticket: dict[int, int] = {}
         self._last_ticket = 0
+        self._num_leaves = _LEAVES_PER_RISE  # that no sequence has risen for
 
     def __len__(self) -> int:
         """Sequences that wait."""
@@ -59,6 +63,10 @@ class WaitingQueue:
 
     def remove(self, sequence: Sequence) -> None:
         """Takes a sequence out."""
+        self._num_leaves = min(self._num_leaves + 1, _MAX_RISES * _LEAVES_PER_RISE)
+        self._take_out(sequence)
+
+    def _take_out(self, sequence: Sequence) -> None:
         priority = self._level_by_ticket.pop(sequence.ticket)
         sequence.ticket = 0
         level = self._levels[priority]
@@ -86,16 +94,19 @@ class WaitingQueue:
 
     def rise(self, now: float) -> None:
         """Lets sequences rise that have waited for the ageing time in their class."""
-        num_left = _MAX_RISES
         priorities = sorted(self._levels)
         for above, priority in pairwise(priorities):
             entered = self._levels[priority].entered
-            while num_left and entered and entered[0][0] + self._ageing_s <= now:
+            while self._may_rise and entered and entered[0][0] + self._ageing_s <= now:
                 _, ticket, sequence = entered.popleft()
                 if sequence.ticket == ticket:
-                    num_left -= 1
-                    self.remove(sequence)
+                    self._num_leaves -= _LEAVES_PER_RISE
+                    self._take_out(sequence)
                     self._enter(sequence, above, now)
+
+    @property
+    def _may_rise(self) -> bool:
+        return self._num_leaves >= _LEAVES_PER_RISE
 
     def _enter(self, sequence: Sequence, priority: int, now: float) -> None:
         self._last_ticket += 1

@@ -115,6 +115,40 @@ def test_the_queue_is_bounded_in_tokens() -> None:
     replica.add(prompt_of(5))
 
 
+@pytest.mark.parametrize("what", ["requests", "prompt tokens"])
+def test_who_fills_the_queue_does_not_keep_others_out(what: str) -> None:
+    """A tenant below its share of the queue is let in, up to twice the limits."""
+    bound = {"max_queue_requests": 4} if what == "requests" else {"max_queue_tokens": 40}
+    replica = Replica(limits(max_num_seqs=1), **bound)
+    for _ in range(4):
+        replica.add(tenant="flood")
+    with pytest.raises(QueueFull, match=what):
+        replica.submit(replica.new(tenant="flood"))
+    for _ in range(2):
+        replica.add(tenant="steady")
+    with pytest.raises(QueueFull, match=what):
+        replica.submit(replica.new(tenant="steady"))
+    replica.add(tenant="third")
+    replica.add(tenant="fourth")
+    with pytest.raises(QueueFull, match=what) as refusal:
+        replica.submit(replica.new(prompt_of(5), tenant="fifth"))
+    assert refusal.value.limit == (8 if what == "requests" else 80)
+
+
+def test_ended_requests_leave_their_tenants_share_of_the_queue() -> None:
+    replica = Replica(limits(max_num_seqs=1), max_queue_requests=2)
+    for _ in range(2):
+        replica.add(tenant="flood")
+    new = replica.add(tenant="steady")
+    with pytest.raises(QueueFull):
+        replica.submit(replica.new(tenant="steady"))
+    replica.core.cancel(tenant="steady", request_id=new.request_id, now=replica.now)
+    replica.hear()
+    replica.add(tenant="steady")
+    replica.run()
+    replica.check_idle()
+
+
 def test_an_empty_queue_takes_any_prompt() -> None:
     replica = Replica(max_queue_tokens=25)
     new = replica.add(prompt_of(100))

@@ -116,6 +116,36 @@ def test_waiting_long_lets_a_sequence_rise_to_the_class_above() -> None:
     assert waiting.order() == ["patient", "urgent"], "now it is one class, and it came first"
 
 
+def test_a_backlog_of_old_patient_work_does_not_drown_urgent_work() -> None:
+    """One rises for eight that leave, so that both classes go on."""
+    waiting = Waiting(ageing_s=10.0)
+    for number in range(100):
+        waiting.push(f"patient-{number}", priority=2)
+    order = []
+    for number in range(90):
+        now = 100.0 + number
+        waiting.push(f"urgent-{number}", submitted_at=now, now=now)
+        waiting.queue.rise(now)
+        with closing(waiting.queue.walk()) as walk:
+            sequence = next(walk)
+        order.append(sequence.request.new.request_id)
+        waiting.queue.remove(sequence)
+    num_patient = sum(name.startswith("patient") for name in order)
+    assert num_patient in range(10, 14), "a first one, then one for each eight"
+    assert [name for name in order if name.startswith("patient")][:2] == ["patient-0", "patient-1"]
+
+
+def test_rises_that_were_not_used_are_not_saved_up_without_end() -> None:
+    waiting = Waiting(ageing_s=10.0)
+    for number in range(1000):
+        waiting.queue.remove(waiting.push(str(number)))
+    for number in range(20):
+        waiting.push(f"patient-{number}", priority=2)
+    waiting.push("urgent", submitted_at=50.0, now=50.0)
+    waiting.queue.rise(100.0)
+    assert waiting.order().index("urgent") == 8
+
+
 def test_age_does_not_lift_above_the_classes_that_wait() -> None:
     waiting = Waiting(ageing_s=10.0)
     waiting.push("flood", tenant="flood", now=0.0)
