@@ -118,7 +118,9 @@ def test_the_queue_is_bounded_in_tokens() -> None:
 @pytest.mark.parametrize("what", ["requests", "prompt tokens"])
 def test_who_fills_the_queue_does_not_keep_others_out(what: str) -> None:
     """A tenant below its share of the queue is let in, up to twice the limits."""
-    bound = {"max_queue_requests": 4} if what == "requests" else {"max_queue_tokens": 40}
+    bound: dict[str, Any] = (
+        {"max_queue_requests": 4} if what == "requests" else {"max_queue_tokens": 40}
+    )
     replica = Replica(limits(max_num_seqs=1), **bound)
     for _ in range(4):
         replica.add(tenant="flood")
