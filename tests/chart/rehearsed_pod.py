@@ -1,8 +1,5 @@
 """Pods of the chart for rehearsals: small, quick to start, on ports of their own."""
 
-import itertools
-import random
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +9,7 @@ from tests.chart.conftest import Render
 from tests.chart.local_pod import LocalPod
 from tests.chart.manifests import pod
 from tests.fakes.checkpoints import make_tiny_checkpoint
+from tests.free_ports import free_ports
 
 
 @contextmanager
@@ -33,22 +31,8 @@ def local_pod(render: Render, ports: dict[str, int]) -> Iterator[LocalPod]:
             made.end()
 
 
-def free_ports(num_pods: int) -> list[dict[str, int]]:
-    """Ports for pods that share this machine, free again while a pod restarts.
-
-    They lie below the range from which the system takes ports for outgoing connections.
-    """
+def pod_ports(num_pods: int) -> list[dict[str, int]]:
+    """Ports for pods that share this machine."""
     names = ("grpc", "metrics", "admin")
-    candidates = random.sample(range(20_000, 32_000), 500)
-    free = itertools.islice(filter(is_free, candidates), len(names) * num_pods)
-    ports = list(free)
+    ports = free_ports(len(names) * num_pods)
     return [dict(zip(names, ports[i::num_pods], strict=True)) for i in range(num_pods)]
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

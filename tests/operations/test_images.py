@@ -17,7 +17,7 @@ from scheduler_svc.config import parse_flags
 from scheduler_svc.metrics.http import MetricsServer
 from tests.operations.conftest import ROOT
 from tests.operations.dockerfiles import copied_paths, instructions, last
-from tools import fetch_hadolint
+from tools.fetch_wheel_programs import HADOLINT
 from worker_svc.config import parse_flags as parse_worker_flags
 
 SCHEDULER = ROOT / "deploy/scheduler.Dockerfile"
@@ -33,7 +33,7 @@ each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 @each_file
 def test_hadolint_finds_nothing(file: Path) -> None:
     done = subprocess.run(
-        [str(fetch_hadolint.program()), "--no-color", str(file)],
+        [str(HADOLINT.path), "--no-color", str(file)],
         capture_output=True,
         text=True,
         check=False,

@@ -1,7 +1,6 @@
 """A real Prometheus scrapes a real replica and judges it by the alerts."""
 
 import json
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -18,6 +17,7 @@ import yaml
 from tests.e2e.calls import generation, stream_all
 from tests.e2e.replica import Replica, running_replica, wait_until
 from tests.fakes.checkpoints import make_tiny_checkpoint
+from tests.free_ports import free_ports
 from tests.operations.conftest import ALERTS, promtool
 from tools import fetch_prometheus
 
@@ -53,7 +53,7 @@ def running_prometheus(target: str, folder: Path) -> Iterator[Prometheus]:
     }
     file = folder / "prometheus.yaml"
     file.write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     log = (folder / "prometheus.log").open("wb")
     process = subprocess.Popen(
         [
@@ -71,12 +71,6 @@ def running_prometheus(target: str, folder: Path) -> Iterator[Prometheus]:
         process.terminate()
         process.wait(timeout=20)
         log.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
