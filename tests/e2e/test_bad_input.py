@@ -1,6 +1,6 @@
 """Whatever a caller sends, one clear error names the field, and the service lives on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[api.Generation, list[str]]] = {
 
 
 def _violations(error: grpc.RpcError) -> list[str]:
-    trailing = dict(error.trailing_metadata())
+    trailing = {datum.key: datum.value for datum in error.trailing_metadata()}
     status = status_pb2.Status.FromString(trailing["grpc-status-details-bin"])
     for detail in status.details:
         request = error_details_pb2.BadRequest()
@@ -128,7 +128,7 @@ def test_an_unknown_model_and_an_unknown_id_are_not_found(replica: Replica) -> N
     wanted = generation([1], max_tokens=1)
     wanted.model = "another"
     with connected(replica.target) as stub:
-        calls = [
+        calls: list[Callable[[], object]] = [
             lambda: list(stub.Generate(api.GenerateRequest(generation=wanted), timeout=30)),
             lambda: list(stub.Attach(api.AttachRequest(request_id="never-seen"), timeout=30)),
             lambda: stub.Cancel(api.CancelRequest(request_id="never-seen"), timeout=30),

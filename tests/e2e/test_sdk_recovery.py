@@ -156,15 +156,36 @@ async def test_streams_go_on_at_another_replica_when_theirs_is_lost(
 
         def blow() -> None:
             for process in lost.processes():  # the supervisor first, so that none comes back
-                process.send_signal(signal.SIGKILL)
+                process.kill()
 
         streams = await _befall([lost.target, standby.target], wishes, lost, blow)
     for wish, stream, whole in zip(wishes, streams, undisturbed, strict=True):
         assert stream.num_reconnects > 0
-        assert stream.start is not None
-        assert whole.start is not None
-        assert stream.start.replica == whole.start.replica  # the one that stood by
+        assert _replica_of(stream) == whole.start.replica  # type: ignore[union-attr]  # it ran
         wish.check(stream.partial(), whole)
+
+
+async def test_streams_go_on_at_another_replica_when_theirs_stops_before_their_end(
+    standby: Replica, model: Path
+) -> None:
+    wishes, undisturbed = await _undisturbed(standby.target)
+    flags = [*FLAGS, "--withdrawal-window", "0.1", "--drain-limit", "0.2"]
+    with running_replica(model, flags=flags, hash_worker=["--step-ms", "25"]) as leaving:
+
+        def blow() -> None:
+            leaving.supervisor.send_signal(signal.SIGTERM)
+
+        streams = await _befall([leaving.target, standby.target], wishes, leaving, blow)
+        assert leaving.supervisor.wait(LIMIT_S) == 0
+    standing = {whole.start.replica for whole in undisturbed if whole.start}
+    assert standing & {_replica_of(stream) for stream in streams}
+    for wish, stream, whole in zip(wishes, streams, undisturbed, strict=True):
+        wish.check(stream.partial(), whole)
+
+
+def _replica_of(stream: AnyStream) -> str:
+    assert stream.start is not None
+    return stream.start.replica
 
 
 class Wire:
