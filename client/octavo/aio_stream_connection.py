@@ -146,7 +146,7 @@ class AsyncStreamConnection:
             if isinstance(final, DeadlineExceeded):
                 self._calls.cancel(self._step.place)  # else it is kept for a reader to come
             raise
-        _LOG.info("stream %s broke: %s", self._state.request_id, failure)
+        _LOG.info("stream %s: %s after %s", self._state.request_id, step.opening.name, failure)
         await self._go_on(step)
 
     async def _go_on(self, step: NextCall) -> None:
