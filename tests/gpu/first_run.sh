@@ -32,12 +32,14 @@ serve() { # NAME MODEL POISSON_RATE POISSON_COUNT CLIENTS...
     sleep 0.2
   done
   echo "ready after $SECONDS s of the script"
+  timeout 60 python3 -m bench.first_token --target 127.0.0.1:$port --json "$OUT/$name-idle.json"
   timeout 150 python3 -m bench.serving --target 127.0.0.1:$port --vocab-size 256 --rounds 1 \
     --prompt-tokens 128 --output-tokens 256 --processes 4 --clients "$@" --json "$OUT/$name.json"
   timeout 120 python3 -m bench.serving --target 127.0.0.1:$port --vocab-size 256 --rounds 2 \
     --workload nano --processes 8 --json "$OUT/$name-nano.json"
   timeout 120 python3 -m bench.serving --target 127.0.0.1:$port --vocab-size 256 --rounds 1 --warm-up-rounds 0 \
     --workload poisson --rate "$rate" --count "$count" --processes 8 --json "$OUT/$name-poisson.json"
+  python3 -c 'import urllib.request as u; print(u.urlopen("http://127.0.0.1:9470/metrics", timeout=5).read().decode())' > "$OUT/$name-metrics.txt"
   kill $pid
   wait $pid
 }

@@ -16,8 +16,8 @@ from worker_svc.execution.packed_columns import SampleColumns
 from worker_svc.kernels.jit import kernel
 from worker_svc.kernels.sampling import RowSampling
 
-_TILE = 2048
-_NUM_WARPS = 8
+_TILE = 8192  # a walk waits for memory once a tile
+_NUM_WARPS = 16
 _KEY_BITS = {torch.bfloat16: 16, torch.float16: 32, torch.float32: 32}
 
 

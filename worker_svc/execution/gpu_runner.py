@@ -4,6 +4,7 @@ A `StepRunner`. The batch lives on the device: block tables and last tokens by s
 what changed. While one step runs the next is launched behind it.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +21,10 @@ from worker_svc.execution.step_layout import MOST_NEW_BLOCKS
 from worker_svc.execution.step_packing import StepFacts, StepPacker, facts_of
 from worker_svc.step_runner import StepOutcome, StepTiming
 
+_LOGGER = logging.getLogger(__name__)
+
 MOST_IN_FLIGHT = 2
+_SLOW_NS = 50_000_000
 _RECORD_LIMIT_MS = 60_000
 # a device slower than this is taken to hang
 _LEAST_TOKENS_PER_S = 2000.0
@@ -201,6 +205,12 @@ class GpuRunner:
     def _timing(self, flown: _Flying, done_ns: int) -> StepTiming:
         lane = flown.lane
         forward_us = lane.end.us_since(lane.begin)
+        if done_ns - flown.launched_ns > _SLOW_NS:
+            _LOGGER.debug(
+                "a step took %.1f ms from launch to result, %.1f of it on the device",
+                (done_ns - flown.launched_ns) / 1e6,
+                forward_us / 1e3,
+            )
         began_ns = done_ns - 1000 * forward_us
         if flown.follows_running and self._last is not None:
             stall_us = lane.begin.us_since(self._last.lane.end)
