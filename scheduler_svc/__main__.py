@@ -12,6 +12,7 @@ from octavo.models.errors import ModelError
 from octavo.models.resolve import resolve_model
 from scheduler_svc.config import InvalidConfig, ServiceConfig, parse_flags
 from scheduler_svc.log import configure_logging
+from scheduler_svc.security.ports import check_security_files
 from scheduler_svc.supervisor.ports import AddressTaken, reserve_inference_address
 from scheduler_svc.supervisor.progress_log import ProgressLog
 from scheduler_svc.supervisor.replica import run_replica
@@ -25,13 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.argv[1:] if arguments is None else arguments, program="octavo serve"
         )
         configure_logging(role="supervisor", level=config.log_level, form=config.log_format)
+        check_security_files(config)
         config = _resolved(config)
     except (InvalidConfig, ModelError) as error:
         sys.stderr.write(f"octavo serve: {error}\n")
         return 2
     try:
         return _serve(config)
-    except (AddressTaken, RunFolderInUse, OSError) as error:
+    except (AddressTaken, InvalidConfig, RunFolderInUse, OSError) as error:
         sys.stderr.write(f"octavo serve: {error}\n")
         return 2
     except KeyboardInterrupt:  # before the loop handles signals

@@ -80,6 +80,25 @@ class ServiceConfig:
         16 * 2**20, "largest request message in bytes", group="network", at_least=1024
     )
 
+    tls_cert: str = _option(
+        "",
+        "certificate chain of the inference port, a PEM file, read anew when it changes; empty: "
+        "plain text",
+        group="security",
+    )
+    tls_key: str = _option("", "private key of --tls-cert, a PEM file", group="security")
+    tls_client_ca: str = _option(
+        "",
+        "authorities, a PEM file: the inference port takes only clients with a certificate of "
+        "theirs",
+        group="security",
+    )
+    admin_tls_cert: str = _option("", "like --tls-cert, of the admin port", group="security")
+    admin_tls_key: str = _option("", "like --tls-key, of the admin port", group="security")
+    admin_tls_client_ca: str = _option(
+        "", "like --tls-client-ca, of the admin port", group="security"
+    )
+
     workers: str = _option(
         "local",
         "local: this service starts its workers; external: they come by themselves, over the run "
@@ -246,7 +265,21 @@ def checked(config: ServiceConfig) -> ServiceConfig:
         raise InvalidConfig("--frontends must be 1 with --unix-socket: only ports are shared")
     if config.block_size & (config.block_size - 1):
         raise InvalidConfig(f"--block-size must be a power of two, got {config.block_size}")
+    _check_tls(config)
     return config
+
+
+def _check_tls(config: ServiceConfig) -> None:
+    for flag, cert, key, client_ca in (
+        ("--tls", config.tls_cert, config.tls_key, config.tls_client_ca),
+        ("--admin-tls", config.admin_tls_cert, config.admin_tls_key, config.admin_tls_client_ca),
+    ):
+        if bool(cert) != bool(key):
+            raise InvalidConfig(f"{flag}-cert and {flag}-key belong together: set both")
+        if client_ca and not cert:
+            raise InvalidConfig(f"{flag}-client-ca needs {flag}-cert and {flag}-key")
+    if config.tls_cert and config.unix_socket:
+        raise InvalidConfig("--tls-cert needs a port: a unix socket has no TLS")
 
 
 def _check_range(setting: dataclasses.Field[Any], value: Any) -> None:

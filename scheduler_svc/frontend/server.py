@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -50,10 +51,15 @@ def make_server(
     return server
 
 
-def listen(server: grpc.aio.Server, target: str) -> str:
+def listen(
+    server: grpc.aio.Server, target: str, *, credentials: grpc.ServerCredentials | None
+) -> str:
     """Binds `host:port` or `unix:/path`; returns the address with its port. Raises CannotListen."""
     try:
-        port = server.add_insecure_port(target)
+        if credentials is None:
+            port = server.add_insecure_port(target)
+        else:
+            port = server.add_secure_port(target, credentials)
     except RuntimeError as error:
         raise CannotListen(f"cannot listen on {target}: {error}") from error
     if target.startswith("unix:"):

@@ -34,6 +34,8 @@ from scheduler_svc.frontend.servicer import InferenceServicer
 from scheduler_svc.frontend.serving import Serving
 from scheduler_svc.frontend.texts import Texts
 from scheduler_svc.frontend.traffic import Traffic
+from scheduler_svc.security.ports import inference_tls
+from scheduler_svc.security.tls import server_credentials
 
 _HEALTH_TICK_S = 0.25
 _ENCODER_THREADS = 2
@@ -58,6 +60,7 @@ class FrontendServices:
     ) -> None:
         self._config = config
         self._model = model
+        self._credentials = server_credentials(inference_tls(config))
         self._executor = ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encoder")
         self.traffic = Traffic()
         self.ledger = RequestLedger(clock=clock, max_closed_tokens=config.max_retained_tokens)
@@ -84,7 +87,7 @@ class FrontendServices:
         self._server = make_server(
             self._servicer, self.health, max_request_bytes=self._config.max_request_bytes
         )
-        address = listen(self._server, target)
+        address = listen(self._server, target, credentials=self._credentials)
         await self._server.start()
         return address
 

@@ -4,6 +4,7 @@ import logging
 import time
 from pathlib import Path
 
+import grpc
 import grpc.aio
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
@@ -16,6 +17,8 @@ from scheduler_svc.control.hub import ControlHub
 from scheduler_svc.endpoints import Endpoints
 from scheduler_svc.metrics.exporter import SnapshotStore
 from scheduler_svc.metrics.http import MetricsServer
+from scheduler_svc.security.ports import admin_tls
+from scheduler_svc.security.tls import server_credentials
 from scheduler_svc.supervisor.child import Child
 from scheduler_svc.supervisor.commands import core_command, frontend_command, workers_command
 from scheduler_svc.supervisor.ports import AddressTaken, InferenceAddress
@@ -43,7 +46,9 @@ async def run_replica(config: ServiceConfig, *, run_dir: Path, address: Inferenc
         ports = Addresses(
             inference=address.target,
             metrics=_listen_metrics(metrics, config),
-            admin=await _listen_admin(admin, servicer, config),
+            admin=await _listen_admin(
+                admin, servicer, config, credentials=server_credentials(admin_tls(config))
+            ),
         )
         hub.bind()
         write_config(config, run_dir)
@@ -91,13 +96,21 @@ def _listen_metrics(metrics: MetricsServer, config: ServiceConfig) -> str:
 
 
 async def _listen_admin(
-    server: grpc.aio.Server, servicer: AdminServicer, config: ServiceConfig
+    server: grpc.aio.Server,
+    servicer: AdminServicer,
+    config: ServiceConfig,
+    *,
+    credentials: grpc.ServerCredentials | None,
 ) -> str:
     admin_pb2_grpc.add_AdminServiceServicer_to_server(servicer, server)
     names = (admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,)
     reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+    target = f"{config.admin_host}:{config.admin_port}"
     try:
-        port = server.add_insecure_port(f"{config.admin_host}:{config.admin_port}")
+        if credentials is None:
+            port = server.add_insecure_port(target)
+        else:
+            port = server.add_secure_port(target, credentials)
     except RuntimeError as error:
         flags = f"--admin-host {config.admin_host} --admin-port {config.admin_port}"
         raise AddressTaken(f"{flags}: cannot listen, the port is in use or not allowed") from error

@@ -28,6 +28,10 @@ def _parse(*flags: str) -> ServiceConfig:
         (("--max-steps-in-flight", "3"), "--max-steps-in-flight must be at most 2"),
         (("--unix-socket", "/x", "--frontends", "2"), "--frontends must be 1"),
         (("--drain-limit", "-1"), "--drain-limit must be at least 0"),
+        (("--tls-cert", "a.pem"), "--tls-cert and --tls-key belong together"),
+        (("--admin-tls-key", "a.pem"), "--admin-tls-cert and --admin-tls-key belong together"),
+        (("--tls-client-ca", "a.pem"), "--tls-client-ca needs --tls-cert and --tls-key"),
+        (("--tls-cert", "a", "--tls-key", "b", "--unix-socket", "/x"), "--tls-cert needs a port"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_flag(flags: tuple[str, ...], named: str) -> None:
