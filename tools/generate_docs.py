@@ -94,7 +94,8 @@ def metrics_page() -> str:
 def _metric_row(name: str, spec: MetricSpec) -> str:
     full = PREFIX + name + ("_total" if spec.kind == "counter" else "")
     labels = ", ".join(f"`{label}`" for label in spec.labels)
-    buckets = "; up to " + ", ".join(f"{b:g}" for b in spec.buckets) + " s" if spec.buckets else ""
+    unit = " s" if name.endswith("_seconds") else ""
+    buckets = "; up to " + ", ".join(f"{b:g}" for b in spec.buckets) + unit if spec.buckets else ""
     return f"| `{full}` | {labels} | {spec.help}{buckets} |\n"
 
 

@@ -322,6 +322,7 @@ class Core:
             total_cached_tokens=lifecycle.total_cached_tokens,
             total_generated_tokens=self._results.total_generated_tokens,
             total_preemptions=lifecycle.total_preemptions,
+            total_replayed_tokens=lifecycle.total_replayed_tokens,
         )
 
     def flush_prefix_cache(self) -> None:

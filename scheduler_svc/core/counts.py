@@ -27,3 +27,4 @@ class Counts:
     total_cached_tokens: int  # of those, found in the cache
     total_generated_tokens: int
     total_preemptions: int
+    total_replayed_tokens: int  # known ones, computed again

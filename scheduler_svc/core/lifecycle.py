@@ -32,6 +32,7 @@ class Lifecycle:
         self.total_prompt_tokens = 0
         self.total_cached_tokens = 0
         self.total_preemptions = 0
+        self.total_replayed_tokens = 0
 
     @property
     def has_work(self) -> bool:
@@ -64,6 +65,7 @@ class Lifecycle:
         sequence.phase = Phase.RUNNING
         num_cached = len(match.blocks) * epoch.limits.block_size
         epoch.batch.occupy(sequence, num_computed=num_cached)
+        self._note_replay(sequence, num_cached)
         epoch.prefilling.append(sequence)
         if sequence.is_suspect:
             self.room.suspicion.alone = sequence
@@ -204,6 +206,12 @@ class Lifecycle:
         self.total_prompt_tokens += len(request.new.prompt)
         self.total_cached_tokens += num_cached
         self.room.note_begun(request)
+
+    def _note_replay(self, sequence: Sequence, num_cached: int) -> None:
+        """Counts what was computed once already: here before, or elsewhere if it was resumed."""
+        if sequence.has_run or sequence.num_stored > sequence.num_prompt:
+            self.total_replayed_tokens += sequence.num_stored - num_cached
+        sequence.has_run = True
 
     def _note_ended(self, request: Request, now: float) -> None:
         if request.start is None:

@@ -62,6 +62,7 @@ class Sequence:
     num_linked: int = 0  # blocks before that
 
     num_preemptions: int = 0
+    has_run: bool = False
     pause_length: int | None = None  # tokens at which it stops while nobody owns it
     num_deaths: int = 0  # fatal steps it was in, since its newest token
     num_tokens_at_death: int = 0

@@ -81,6 +81,7 @@ class Report:
             counts,
             num_steps=self._core.num_steps_done,
             num_epochs=self._steps.num_epochs_begun,
+            moved_s=at.now - self._steps.moved_at,
         )
         return encode_snapshot(
             self.condition(at),

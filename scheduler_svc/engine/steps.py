@@ -65,6 +65,7 @@ class Steps:
                 self._is_worth_planning = False
                 return
             self._workers.send_plan(encode_plan(plan, epoch), at.patient)
+            self._readings.note_plan(plan)
             self._pacer.issue(
                 num_decode_rows=plan.num_decode_rows,
                 num_prefill_tokens=plan.num_prefill_tokens,
@@ -119,6 +120,7 @@ class Steps:
         self.moved_at = at.now
         self._num_ranks = event.world_size
         self._readings.note_ranks(self._num_ranks, are_up=True)
+        self._readings.note_limits(event.limits)
         self._core.start_epoch(event.limits, at.now)
 
     def _leave_epoch(self, event: EpochEnded, at: Instant) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from google.protobuf.message import Message
 
 from octavo.v1 import inference_pb2 as api
+from scheduler_svc.frontend.call import Call
 from scheduler_svc.frontend.calls import Context
 from scheduler_svc.frontend.errors import SlowReader
 from scheduler_svc.frontend.generation_stream import GenerationStream
@@ -48,9 +49,9 @@ class Answers:
         context: Context,
         wrap: Callable[[api.StreamChunk], Message],
         *,
-        arrived_at: float | None,
+        call: Call,
     ) -> None:
-        """Writes all chunks. `arrived_at` is None for a stream that only goes on."""
+        """Writes all chunks."""
 
         async def write(chunk: api.StreamChunk) -> None:
             try:
@@ -59,10 +60,10 @@ class Answers:
             except TimeoutError as error:
                 raise SlowReader(limit_s=self._slow_reader_limit_s) from error
 
-        await self._send(stream, context, write, arrived_at=arrived_at)
+        await self._send(stream, context, write, call=call)
 
     async def whole(
-        self, stream: GenerationStream, context: Context, *, arrived_at: float
+        self, stream: GenerationStream, context: Context, *, call: Call
     ) -> api.GenerateUnaryResponse:
         """Joins all chunks."""
         response = api.GenerateUnaryResponse(request_id=stream.record.submit.request_id)
@@ -82,7 +83,7 @@ class Answers:
                 if delta.HasField("finish"):
                     output.finish.CopyFrom(delta.finish)
 
-        await self._send(stream, context, add, arrived_at=arrived_at)
+        await self._send(stream, context, add, call=call)
         for output, parts in zip(response.outputs, texts, strict=True):
             output.text = "".join(parts)
         return response
@@ -93,10 +94,12 @@ class Answers:
         context: Context,
         give: Callable[[api.StreamChunk], Awaitable[None]],
         *,
-        arrived_at: float | None,
+        call: Call,
     ) -> None:
         record = stream.record
-        pace = Pace(self._traffic, arrived_at=arrived_at)
+        arrived_at = None if call.is_continuation else call.arrived_at
+        pace = Pace(self._traffic, record, arrived_at=arrived_at)
+        call.stream, call.pace = stream, pace
         try:
             await context.send_initial_metadata(
                 (
@@ -105,10 +108,12 @@ class Answers:
                 )
             )
             while (chunk := await stream.next()) is not None:
+                pace.note_made(now=self._clock())
                 await give(chunk)
-                pace.note(chunk, now=self._clock())
+                pace.note_taken(chunk, now=self._clock())
             self._ledger.close(record)
-            pace.note_end(now=self._clock())
         finally:
+            now = self._clock()
+            pace.note_end(now=now)
             # nothing happens here when the end was sent
-            self._ledger.detach(record, cancel=record.is_past_deadline(self._clock()))
+            self._ledger.detach(record, cancel=record.is_past_deadline(now))

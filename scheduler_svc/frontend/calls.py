@@ -1,4 +1,4 @@
-"""How every call ends, whatever happens inside, and how many are open. Knows no method.
+"""How every call ends, whatever happens inside, and how many are open. Knows not what methods do.
 
 A call's end is decided by what was sent, never by the context's `cancelled()`, which is false while
 a handler is being cancelled.
@@ -8,36 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import grpc
 import grpc.aio
 
-from scheduler_svc.frontend.errors import CallError, GenerationFailed, InvalidRequest, Unavailable
+from scheduler_svc.frontend.access_log import write_access_line
+from scheduler_svc.frontend.call import Call
+from scheduler_svc.frontend.errors import (
+    CallError,
+    DeadlinePassed,
+    GenerationFailed,
+    InvalidRequest,
+    Unavailable,
+)
 from scheduler_svc.frontend.status import rich_status
 from scheduler_svc.frontend.traffic import Traffic
 
 Context = grpc.aio.ServicerContext[Any, Any]
 # A status waits behind what the client has not read; it goes out later, without the handler.
 _STATUS_LIMIT_S = 2.0
+# the client's own timer may end the call just before ours would
+_DEADLINE_SLACK_S = 0.05
 _REFUSALS = ("INVALID_REQUEST", "MODEL_NOT_FOUND", "CORE_UNREACHABLE", "DRAINING")
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Call:
-    """One call in progress; its request id is told with any error."""
-
-    request_id: str = ""
 
 
 class Calls:
     """All open calls of this process."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: Traffic, *, clock: Callable[[], float]) -> None:
         self._traffic = traffic
+        self._clock = clock
         self._num_open = 0
         self._all_ended = asyncio.Event()
         self._all_ended.set()
@@ -57,36 +61,61 @@ class Calls:
         return True
 
     @asynccontextmanager
-    async def answer(self, context: Context) -> AsyncIterator[Call]:
+    async def answer(self, context: Context, *, method: str) -> AsyncIterator[Call]:
         """Around a handler's work: turns what it raises into the call's status."""
-        call = Call()
-        self._num_open += 1
-        self._all_ended.clear()
+        call = Call(method=method, arrived_at=self._clock())
+        self._begin(call)
         try:
             yield call
         except CallError as error:
             self._count(error)
+            call.note_failure(error.code, error.reason)
             await _end(context, error, call)
         except asyncio.CancelledError:
             # The client left, which makes this fail; or a task of ours was cancelled, and then the
             # client must not wait for ever.
+            _note_departure(context, call)
             await _end(context, _interrupted(), call)
             raise
         except grpc.aio.BaseError as error:
             _LOG.debug("a call broke: %r", error)
+            _note_departure(context, call)
             raise
         except Exception:  # noqa: BLE001 - whatever it is, the client gets a status
             _LOG.exception("a call failed, request id %r", call.request_id)
-            await _end(context, GenerationFailed("the service failed; its log says how"), call)
+            failure = GenerationFailed("the service failed; its log says how")
+            call.note_failure(failure.code, failure.reason)
+            await _end(context, failure, call)
         finally:
-            self._num_open -= 1
-            if not self._num_open:
-                self._all_ended.set()
+            self._finish(call)
+
+    def _begin(self, call: Call) -> None:
+        self._num_open += 1
+        self._all_ended.clear()
+        self._traffic.call_started(call.method)
+
+    def _finish(self, call: Call) -> None:
+        self._num_open -= 1
+        if not self._num_open:
+            self._all_ended.set()
+        self._traffic.call_ended(call.method, call.code.name)
+        if call.stream is not None and call.reason:
+            self._traffic.aborted(call.reason.lower())
+        write_access_line(call, now=self._clock())
 
     def _count(self, error: CallError) -> None:
         # what the core refuses, the core counts
         if error.reason in _REFUSALS and not error.comes_from_core:
             self._traffic.refused(error.reason.lower())
+
+
+def _note_departure(context: Context, call: Call) -> None:
+    """The client ended the call, or its deadline did."""
+    remaining_s = cast("float | None", context.time_remaining())
+    if remaining_s is not None and remaining_s <= _DEADLINE_SLACK_S:
+        call.note_failure(DeadlinePassed.code, DeadlinePassed.reason)
+    else:
+        call.note_failure(grpc.StatusCode.CANCELLED, "CLIENT_LEFT")
 
 
 def _interrupted() -> Unavailable:
@@ -103,6 +132,7 @@ async def _end(context: Context, error: CallError, call: Call) -> None:
     except TimeoutError:
         _LOG.debug("the client does not read; its status waits")
     except grpc.aio.AbortError:
+        call.note_failure(error.code, error.reason)  # it was told this, whatever we thought before
         raise
     except grpc.aio.BaseError as broken:
         _LOG.debug("nobody takes the status: %r", broken)

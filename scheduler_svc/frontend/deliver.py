@@ -43,6 +43,7 @@ def apply_deliver(
         record = records.get(start.number)
         if record is not None:
             record.num_cached_tokens = start.num_cached_tokens
+            record.queued_s = start.queued_us / 1e6
     return changed
 
 

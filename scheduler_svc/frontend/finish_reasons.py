@@ -20,6 +20,11 @@ ENGINE_REASON: dict[api.FinishReason.ValueType, engine.EndReason.ValueType] = {
     public: reason for reason, public in PUBLIC_REASON.items()
 }
 
+# Every kind of end, as logs call it.
+LOG_WORD: dict[engine.EndReason.ValueType, str] = {
+    value: name.removeprefix("END_REASON_").lower() for name, value in engine.EndReason.items()
+}
+
 # The label values of request_success.
 METRIC_LABEL: dict[engine.EndReason.ValueType, str] = {
     engine.END_REASON_EOS: "eos",

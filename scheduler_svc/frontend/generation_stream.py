@@ -46,6 +46,19 @@ class GenerationStream:
         self._is_begun = False
         record.listener = self
 
+    @property
+    def finishes(self) -> list[engine.Finish]:
+        """How those outputs ended that did."""
+        return [output.finish for output in self._outputs if output.finish is not None]
+
+    def usage(self) -> api.Usage:
+        """Tokens of the request so far."""
+        return api.Usage(
+            prompt_tokens=len(self.record.submit.prompt_tokens) // 4,
+            completion_tokens=self._num_received + sum(o.num_sent for o in self._outputs),
+            cached_tokens=self.record.num_cached_tokens or 0,
+        )
+
     def wake(self) -> None:
         """Something came for this request."""
         if self._news.is_set():
@@ -98,11 +111,7 @@ class GenerationStream:
         chunk = api.StreamChunk(
             request_id=submit.request_id,
             outputs=deltas,
-            usage=api.Usage(
-                prompt_tokens=len(submit.prompt_tokens) // 4,
-                completion_tokens=self._num_received + sum(o.num_sent for o in self._outputs),
-                cached_tokens=self.record.num_cached_tokens or 0,
-            ),
+            usage=self.usage(),
         )
         if not self._is_begun:
             self._is_begun = True
@@ -119,7 +128,7 @@ class GenerationStream:
 
     def _raise_status(self) -> None:
         """Ends that no Finish can tell."""
-        finishes = [output.finish for output in self._outputs if output.finish is not None]
+        finishes = self.finishes
         reasons = {finish.reason for finish in finishes}
         if engine.END_REASON_DEADLINE in reasons:
             raise DeadlinePassed("the caller's deadline passed")

@@ -52,6 +52,10 @@ class RequestRecord:
         self.outputs = [OutputRecord() for _ in range(submit.num_outputs)]
         self.max_tokens = 0
         self.num_cached_tokens: int | None = None
+        self.queued_s: float | None = None
+        """From its arrival to its first step; None before that."""
+        self.num_core_restarts = 0
+        """How many it lived through."""
         self.failure: CallError | None = None
         self.listener: Listener | None = None
         self.number = 0
@@ -143,6 +147,7 @@ class RequestRecord:
 
     def note_core_death(self) -> None:
         """Counts a restart of the core; a token since the previous one starts the count anew."""
+        self.num_core_restarts += 1
         num_tokens = self.num_tokens
         if num_tokens > self._num_tokens_at_death >= 0:
             self.submit.num_core_deaths = 0

@@ -10,7 +10,8 @@ from typing import cast
 from octavo.v1 import inference_pb2 as api
 from octavo.v1 import inference_pb2_grpc
 from scheduler_svc.frontend.answers import Answers
-from scheduler_svc.frontend.calls import Call, Calls, Context
+from scheduler_svc.frontend.call import Call
+from scheduler_svc.frontend.calls import Calls, Context
 from scheduler_svc.frontend.errors import RequestUnknown, Unavailable
 from scheduler_svc.frontend.generations import Generations
 from scheduler_svc.frontend.ledger import RequestLedger
@@ -58,37 +59,37 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: api.GenerateRequest, context: Context
     ) -> None:
         """Streams a new generation, or goes on with a known one."""
-        arrived_at = self._clock()
-        async with self._calls.answer(context) as call:
+        async with self._calls.answer(context, method="Generate") as call:
             resume = request.resume if request.HasField("resume") else None
+            call.is_continuation = resume is not None
             parsed = await self._parsed(request, call, resume)
             stream = await self._generations.start(parsed, deadline_at=self._deadline(context))
             await self._answers.stream(
                 stream,
                 context,
                 lambda chunk: api.GenerateResponse(chunk=chunk),
-                arrived_at=arrived_at if resume is None else None,
+                call=call,
             )
 
     async def GenerateUnary(
         self, request: api.GenerateUnaryRequest, context: Context
     ) -> api.GenerateUnaryResponse:
         """Answers a generation as a whole."""
-        arrived_at = self._clock()
-        async with self._calls.answer(context) as call:
+        async with self._calls.answer(context, method="GenerateUnary") as call:
             parsed = await self._parsed(request, call, None)
             rules = dataclasses.replace(parsed.text_rules, stream_interval=_WHOLE_ANSWER_INTERVAL)
             stream = await self._generations.start(
                 dataclasses.replace(parsed, text_rules=rules),
                 deadline_at=self._deadline(context),
             )
-            return await self._answers.whole(stream, context, arrived_at=arrived_at)
+            return await self._answers.whole(stream, context, call=call)
 
     async def Attach(  # type: ignore[override]  # grpc.aio takes handlers that write, too
         self, request: api.AttachRequest, context: Context
     ) -> None:
         """Goes on with the stream of a known generation."""
-        async with self._calls.answer(context) as call:
+        async with self._calls.answer(context, method="Attach") as call:
+            call.is_continuation = True
             call.request_id = request.request_id
             violations = Violations()
             check_request_id(request.request_id, field="request_id", violations=violations)
@@ -99,12 +100,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 request.request_id, request.from_tokens, deadline_at=self._deadline(context)
             )
             await self._answers.stream(
-                stream, context, lambda chunk: api.AttachResponse(chunk=chunk), arrived_at=None
+                stream, context, lambda chunk: api.AttachResponse(chunk=chunk), call=call
             )
 
     async def Cancel(self, request: api.CancelRequest, context: Context) -> api.CancelResponse:
         """Ends a generation."""
-        async with self._calls.answer(context) as call:
+        async with self._calls.answer(context, method="Cancel") as call:
             call.request_id = request.request_id
             violations = Violations()
             check_request_id(request.request_id, field="request_id", violations=violations)
@@ -115,21 +116,21 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: api.TokenizeRequest, context: Context
     ) -> api.TokenizeResponse:
         """A prompt's ids."""
-        async with self._calls.answer(context):
+        async with self._calls.answer(context, method="Tokenize"):
             return await self._texts.tokenize(request)
 
     async def Detokenize(
         self, request: api.DetokenizeRequest, context: Context
     ) -> api.DetokenizeResponse:
         """The text of ids."""
-        async with self._calls.answer(context):
+        async with self._calls.answer(context, method="Detokenize"):
             return await self._texts.detokenize(request)
 
     async def GetModelInfo(
         self, request: api.GetModelInfoRequest, context: Context
     ) -> api.GetModelInfoResponse:
         """What is served."""
-        async with self._calls.answer(context):
+        async with self._calls.answer(context, method="GetModelInfo"):
             return self._describe()
 
     async def _parsed(

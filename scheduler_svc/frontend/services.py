@@ -76,7 +76,7 @@ class FrontendServices:
             clock=clock,
         )
         self.serving = Serving(self.link, withdrawal_window_s=config.withdrawal_window, clock=clock)
-        self.calls = Calls(self.traffic)
+        self.calls = Calls(self.traffic, clock=clock)
         self.health = HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._servicer = self._make_servicer(clock)

@@ -1,4 +1,7 @@
-"""What a frontend counts about its calls. Knows nothing of where the readings go."""
+"""What a frontend counts about its calls. Knows nothing of where the readings go.
+
+Every label value comes from code of ours: method names, status codes, reasons.
+"""
 
 from octavo.internal.v1 import control_pb2 as control
 from octavo.internal.v1 import engine_pb2 as engine
@@ -10,19 +13,41 @@ class Traffic:
     """Counters and histograms of one frontend process."""
 
     def __init__(self) -> None:
+        self._started = Counter("grpc_server_started")
+        self._handled = Counter("grpc_server_handled")
         self._first_token = Histogram("time_to_first_token_seconds")
+        self._prefill = Histogram("request_prefill_time_seconds")
         self._token_gap = Histogram("inter_token_latency_seconds")
+        self._decode = Histogram("request_decode_time_seconds")
         self._whole = Histogram("e2e_request_latency_seconds")
         self._finished = Counter("request_success")
+        self._aborted = Counter("requests_aborted")
         self._rejected = Counter("requests_rejected")
+        self._stalls = Counter("stream_stalls")
+
+    def call_started(self, method: str) -> None:
+        """A call arrived."""
+        self._started.add(1, method)
+
+    def call_ended(self, method: str, code: str) -> None:
+        """Its handler returned, with this status."""
+        self._handled.add(1, method, code)
 
     def first_token(self, seconds: float) -> None:
         """From arrival to the first token sent; once a request."""
         self._first_token.observe(seconds)
 
+    def prefilled(self, seconds: float) -> None:
+        """From a request's first step to its first token sent; once a request."""
+        self._prefill.observe(seconds)
+
     def tokens(self, seconds: float, *, count: int) -> None:
         """So many tokens of an output went out, so long after those before."""
         self._token_gap.observe(seconds / count)
+
+    def decoded(self, seconds: float) -> None:
+        """From a request's first token sent to its last one; once a request."""
+        self._decode.observe(seconds)
 
     def output_finished(self, finish: engine.Finish) -> None:
         """An output ended in-band."""
@@ -31,8 +56,16 @@ class Traffic:
             self._finished.add(1, label)
 
     def request_ended(self, seconds: float) -> None:
-        """From arrival to the end of a request's stream."""
+        """From arrival to the end of a request's stream, whichever end that was."""
         self._whole.observe(seconds)
+
+    def aborted(self, cause: str) -> None:
+        """The stream of an accepted request ended before the request's end was told."""
+        self._aborted.add(1, cause)
+
+    def stalled(self, side: str) -> None:
+        """A stream stood still: `service` made nothing, or `client` read nothing."""
+        self._stalls.add(1, side)
 
     def refused(self, reason: str) -> None:
         """A request was refused here; the core counts its own refusals."""
@@ -41,10 +74,8 @@ class Traffic:
     def render(self) -> list[control.Reading]:
         """All readings now."""
         metrics = (
-            self._first_token,
-            self._token_gap,
-            self._whole,
-            self._finished,
-            self._rejected,
+            *(self._started, self._handled),
+            *(self._first_token, self._prefill, self._token_gap, self._decode, self._whole),
+            *(self._finished, self._aborted, self._rejected, self._stalls),
         )
         return render_all(metrics)

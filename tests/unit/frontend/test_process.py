@@ -140,7 +140,9 @@ async def test_a_frontend_reports_serves_and_ends_fifty_streams_at_sigterm(run_d
     assert {refusal.info.metadata["resumable"] for refusal in refusals} == {"true"}
     assert status == 0
     assert "serving tiny on unix:" in said
-    assert len(said.splitlines()) == 1, said
+    calls = [line for line in said.splitlines() if "call ended method=Generate" in line]
+    assert len(calls) == 50
+    assert len(said.splitlines()) == 51, said
 
 
 async def test_a_drained_frontend_lets_streams_end_and_says_so(run_dir: Path) -> None:
