@@ -70,12 +70,16 @@ Alerts on these metrics are in [the runbook](runbook.md), dashboards in
 METRICS_FOOT = f"""
 ## For routers and autoscalers
 
-The endpoint picker of the Gateway API Inference Extension reads, of each pod:
+The endpoint picker of the Gateway API Inference Extension reads these of each pod; their names go
+into an entry of `engineConfigs` of its `core-metrics-extractor` plugin:
 
-| what it wants | metric |
-|---|---|
-| total queued requests | `{PREFIX}num_requests_waiting` |
-| KV cache utilization | `{PREFIX}kv_cache_usage_perc` |
+| what it wants | key | metric |
+|---|---|---|
+| total queued requests | `queuedRequestsSpec` | `{PREFIX}num_requests_waiting` |
+| total running requests | `runningRequestsSpec` | `{PREFIX}num_requests_running` |
+| KV cache utilization | `kvUsageSpec` | `{PREFIX}kv_cache_usage_perc` |
+| block size, number of blocks | `cacheInfoSpec` | `{PREFIX}cache_config_info` |
+| LoRA adapters | `loraSpec` | none: leave it empty |
 
 Autoscale on `{PREFIX}num_tokens_waiting`: work that is there and not begun. The chart's
 `autoscaling` does.

@@ -56,3 +56,9 @@ def test_histograms_have_ascending_borders() -> None:
     for name, spec in CATALOG.items():
         assert list(spec.buckets) == sorted(set(spec.buckets)), name
         assert bool(spec.buckets) == (spec.kind == "histogram"), name
+
+
+def test_histograms_of_times_tell_milliseconds_apart() -> None:
+    for name, spec in CATALOG.items():
+        if spec.kind == "histogram" and name.endswith("_seconds"):
+            assert spec.buckets[0] == 0.001, name
