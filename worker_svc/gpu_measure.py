@@ -1,8 +1,6 @@
 """What a GPU runner needs of memory, measured by running its largest steps. Knows no budget."""
 
 import gc
-import logging
-import time
 from collections.abc import Callable
 
 import torch
@@ -14,8 +12,6 @@ from worker_svc.execution.kv_cache import KVCache, KVLayout
 from worker_svc.gpu_memory import MemoryUse
 from worker_svc.models.decoder import Decoder
 from worker_svc.parallel.group import ParallelGroup
-
-_LOGGER = logging.getLogger(__name__)
 
 
 def assemble_on(
@@ -54,7 +50,6 @@ def measure(
 
     `layout` has a few blocks, which no step touches.
     """
-    began = time.monotonic()
     cache = KVCache.allocate(layout, device=device.device)
     assembly = assemble_on(
         device,
@@ -72,7 +67,6 @@ def measure(
     gc.collect()
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device.device)
-    _LOGGER.info("measured the largest steps in %.1f s", time.monotonic() - began)
     return MemoryUse(
         total=total,
         # step memory was given back, and will be taken again

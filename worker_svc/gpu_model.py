@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import time
 from dataclasses import replace
 
 import torch
@@ -21,6 +20,7 @@ from worker_svc.models.decoder import Decoder, check_parallel_size
 from worker_svc.models.spec import ModelSpec
 from worker_svc.parallel.group import ParallelGroup, SingleRank
 from worker_svc.parallel.nccl import NcclGroup
+from worker_svc.phases import Phases
 from worker_svc.rank_model import ModelFacts, RankModel
 from worker_svc.rank_start import RankStart
 from worker_svc.step_runner import StepRunner
@@ -47,14 +47,16 @@ class GpuModel:
         group: ParallelGroup,
         layout: KVLayout,
         digest: bytes,
+        phases: Phases,
     ) -> None:
-        """`layout` has as many blocks as this rank can hold."""
+        """`layout` has as many blocks as this rank can hold; `phases` of the start so far."""
         self._config = config
         self._device = device
         self._decoder = decoder
         self._group = group
         self._layout = layout
         self._digest = digest
+        self._phases = phases
 
     @property
     def facts(self) -> ModelFacts:
@@ -70,12 +72,8 @@ class GpuModel:
 
     def prepare(self, *, num_blocks: int, num_tokenizer_ids: int) -> StepRunner:
         """Takes the cache's memory and records graphs."""
-        layout = replace(self._layout, num_blocks=num_blocks)
-        try:
-            cache = KVCache.allocate(layout, device=self._device.device)
-        except torch.OutOfMemoryError as error:
-            wish = f"a KV cache of {layout.num_bytes:,} bytes"
-            raise InvalidConfig(f"the GPU has no room for {wish} any more: {error}") from error
+        with self._phases.phase("KV cache"):
+            cache = self._allocate(replace(self._layout, num_blocks=num_blocks))
         assembly = assemble_on(
             self._device,
             self._config,
@@ -85,29 +83,39 @@ class GpuModel:
             num_tokenizer_ids=num_tokenizer_ids,
         )
         before = torch.cuda.memory_reserved(self._device.device)
-        assembly.programs.get_ready()
-        self._device.finish()
+        with self._phases.phase("kernels and graphs"):
+            assembly.programs.get_ready()
+            self._device.finish()
         grown = torch.cuda.memory_reserved(self._device.device) - before
         _LOGGER.info("steps and graphs took %.2f GiB more", grown / 2**30)
         # nothing loaded so far is garbage: later collections need not look at it
         gc.collect()
         gc.freeze()
+        self._phases.log(_LOGGER)
         return assembly.runner
+
+    def _allocate(self, layout: KVLayout) -> KVCache:
+        try:
+            return KVCache.allocate(layout, device=self._device.device)
+        except torch.OutOfMemoryError as error:
+            wish = f"a KV cache of {layout.num_bytes:,} bytes"
+            raise InvalidConfig(f"the GPU has no room for {wish} any more: {error}") from error
 
 
 def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) -> RankModel:
     """Loads this rank's part of the model; raises InvalidConfig or ModelError."""
     spec = chosen.spec
     check_parallel_size(spec, config.tensor_parallel_size)
-    device = _take_device(start, config)
+    phases = Phases()
+    with phases.phase("GPU and ranks"):
+        device = _take_device(start, config)
+        group = _join(start, config, device)
     torch.set_num_threads(1)
     dtype = choose_dtype(
         config.dtype, stored=spec.stored_dtype, device=device.device, processor_flags=frozenset()
     )
-    group = _join(start, config, device)
-    began = time.monotonic()
-    decoder = _load(config, chosen, device=device.device, group=group, dtype=dtype)
-    _LOGGER.info("weights are there after %.1f s", time.monotonic() - began)
+    with phases.phase("weights"):
+        decoder = _load(config, chosen, device=device.device, group=group, dtype=dtype)
     layout = KVLayout.of_model(
         spec,
         num_blocks=_BLOCKS_TO_MEASURE_WITH,
@@ -115,7 +123,8 @@ def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) 
         num_ranks=group.size,
         dtype=dtype,
     )
-    use = measure(device, config, decoder=decoder, group=group, layout=layout)
+    with phases.phase("measuring"):
+        use = measure(device, config, decoder=decoder, group=group, layout=layout)
     num_blocks = num_gpu_blocks(config, layout, use, max_model_len=chosen.max_model_len)
     _LOGGER.info("%d KV blocks: %s", num_blocks, account(config, layout, use).partition(";")[0])
     return GpuModel(
@@ -125,6 +134,7 @@ def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) 
         group=group,
         layout=replace(layout, num_blocks=num_blocks),
         digest=model_digest(chosen.folder),
+        phases=phases,
     )
 
 

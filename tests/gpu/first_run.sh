@@ -24,15 +24,17 @@ serve() { # NAME MODEL POISSON_RATE POISSON_COUNT CLIENTS...
   shift 4
   python3 -m bench.random_model "$model" "/tmp/model-$model"
   python3 -m scheduler_svc --model "/tmp/model-$model" --device cuda --load-format random --port $port \
-    --admin-port 0 --metrics-port 9470 --max-model-len 4096 --frontends 4 --run-dir "/tmp/run-$model" > "$OUT/$name-service.log" 2>&1 &
+    --admin-port 0 --metrics-port 9470 --max-model-len 4096 --frontends 4 --run-dir "/tmp/run-$model" ${SERVE_FLAGS:-} > "$OUT/$name-service.log" 2>&1 &
   pid=$!
   for _ in $(seq 600); do
     python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:9470/readyz", timeout=2)' 2> /dev/null && break
     kill -0 $pid 2> /dev/null || break
     sleep 0.2
   done
+  kill -0 $pid 2> /dev/null || { echo "the service ended before it was ready"; return; }
   echo "ready after $SECONDS s of the script"
   timeout 60 python3 -m bench.first_token --target 127.0.0.1:$port --json "$OUT/$name-idle.json"
+  timeout 60 python3 -m bench.slow_streams --target 127.0.0.1:$port --rate "$rate"
   timeout 150 python3 -m bench.serving --target 127.0.0.1:$port --vocab-size 256 --rounds 1 \
     --prompt-tokens 128 --output-tokens 256 --processes 4 --clients "$@" --json "$OUT/$name.json"
   timeout 120 python3 -m bench.serving --target 127.0.0.1:$port --vocab-size 256 --rounds 2 \

@@ -27,7 +27,9 @@ def test_decode_buckets_waste_at_most_seven_rows_up_to_256() -> None:
     assert max(size - count for count, size in enumerate(sizes, start=1) if size) == 7
 
 
-@pytest.mark.parametrize(("most", "largest"), [(8192, 2048), (2048, 2048), (1100, 1024), (100, 96), (8, None)])
+@pytest.mark.parametrize(
+    ("most", "largest"), [(8192, 2048), (2048, 2048), (1100, 1024), (100, 96), (8, None)]
+)
 def test_token_buckets_end_where_graphs_stop_to_pay(most: int, largest: int | None) -> None:
     sizes = token_buckets(most).sizes
     assert (sizes[-1] if sizes else None) == largest
