@@ -84,7 +84,7 @@ def build_parts(config: ServiceConfig, sockets: Sockets, start: Start) -> Parts:
     pacer = Pacer(deadline_floor_s=config.step_deadline_floor)
     steps = Steps(core, workers, pacer, readings, start.now)
     link = FrontendLink(sockets.engine)
-    delivery = Delivery(link, core)
+    delivery = Delivery(link, core, note_starts=readings.note_starts)
     expected = [f"frontend-{index}" for index in range(config.frontends)]
     holding = Holding(expected_frontends=expected, now=start.now)
     intake = Intake(
@@ -95,7 +95,7 @@ def build_parts(config: ServiceConfig, sockets: Sockets, start: Start) -> Parts:
         rejections=readings.rejections,
         workers_grace_s=config.core_restart_grace,
     )
-    desk = Desk(core, link, intake=intake, delivery=delivery, holding=holding, readings=readings)
+    desk = Desk(core, link, intake=intake, delivery=delivery, holding=holding)
     group = GroupLink(sockets.workers)
     report = Report(
         core,

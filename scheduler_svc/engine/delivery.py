@@ -6,6 +6,7 @@ served is kept, and once its socket takes messages again one message brings all 
 with the tokens from the core.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,9 +66,17 @@ class _Behind:
 class Delivery:
     """News in, numbered messages out."""
 
-    def __init__(self, connections: Connections, tokens: Tokens) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        tokens: Tokens,
+        *,
+        note_starts: Callable[[Iterable[RequestStart]], None],
+    ) -> None:
+        """`note_starts` counts them: all news passes here, whoever asked the core for it."""
         self._connections = connections
         self._tokens = tokens
+        self._note_starts = note_starts
         self._behind: dict[int, _Behind] = {}
 
     @property
@@ -77,6 +86,7 @@ class Delivery:
 
     def deliver(self, news: StepNews) -> None:
         """Tells each frontend its part."""
+        self._note_starts(news.starts)
         rows = dict(split_rows(news.rows))
         if not news.ends and not news.starts:
             for owner, mine in rows.items():

@@ -8,7 +8,6 @@ from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.news import StepNews
 from scheduler_svc.engine.connection import Incoming
-from scheduler_svc.engine.core_readings import CoreReadings
 from scheduler_svc.engine.delivery import Delivery
 from scheduler_svc.engine.frontend_link import FrontendLink, OwnerGone, OwnerSeen, OwnerUnseen
 from scheduler_svc.engine.holding import Holding
@@ -31,14 +30,12 @@ class Desk:
         intake: Intake,
         delivery: Delivery,
         holding: Holding,
-        readings: CoreReadings,
     ) -> None:
         self._core = core
         self.link = link
         self._intake = intake
         self._delivery = delivery
         self._holding = holding
-        self._readings = readings
         self._status = engine.CoreStatus()
         self._retry_due_at = 0.0
         self._retry_interval_s = _FIRST_RETRY_S
@@ -73,7 +70,6 @@ class Desk:
     def tell(self, news: Iterable[StepNews]) -> None:
         """Delivers news."""
         for step in news:
-            self._readings.note_starts(step.starts)
             self._delivery.deliver(step)
 
     def retry(self, at: Instant) -> None:

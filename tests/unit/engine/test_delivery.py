@@ -36,8 +36,9 @@ class Model:
         self.read: dict[Key, list[int]] = {}
         self.ended: dict[Key, int] = {}
         self.started: list[tuple[int, int]] = []
+        self.counted: list[RequestStart] = []
         self.numbers: dict[bytes, int] = {}
-        self.delivery = Delivery(self, self)
+        self.delivery = Delivery(self, self, note_starts=self.counted.extend)
 
     def connection(self, owner: int) -> Connection | None:
         return self.connections.get(owner)
@@ -126,6 +127,7 @@ def test_each_owner_gets_one_message_a_step_with_its_rows() -> None:
     model.read_all()
     assert model.read == {key: model.tokens[key] for key in keys}
     assert model.started == [(1, 5)]
+    assert [start.number for start in model.counted] == [5]
     assert model.ended == {(2, 8, 0): 1}
 
 
