@@ -93,11 +93,18 @@ class ServiceConfig:
         "theirs",
         group="security",
     )
+    api_keys_file: str = _option(
+        "",
+        "records of API keys, one JSON object a line, as `octavo keys new` prints them, read anew "
+        "when they change; empty: no key is asked for, everybody is the tenant default",
+        group="security",
+    )
     admin_tls_cert: str = _option("", "like --tls-cert, of the admin port", group="security")
     admin_tls_key: str = _option("", "like --tls-key, of the admin port", group="security")
     admin_tls_client_ca: str = _option(
         "", "like --tls-client-ca, of the admin port", group="security"
     )
+    admin_keys_file: str = _option("", "like --api-keys-file, of the admin port", group="security")
 
     workers: str = _option(
         "local",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
 
-from octavo.errors import InvalidTarget
+from octavo.errors import InvalidTarget, invalid_field
 from octavo.retries import ReconnectPolicy, RetryPolicy
 
 DEFAULT_TARGET = "127.0.0.1:50051"
@@ -19,6 +19,7 @@ MetadataPairs = tuple[tuple[str, str | bytes], ...]
 
 _SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:", "xds:")
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):\d{1,5}")
+_API_KEY = re.compile(r"[!-~]+")
 
 _OPTIONS: dict[str, OptionValue] = {
     # a generation may be silent for minutes: find a dead peer, within what servers permit
@@ -50,7 +51,7 @@ class ClientSettings:
     targets: tuple[str, ...]
     timeout_s: float | None
     credentials: grpc.ChannelCredentials | None
-    metadata: MetadataPairs
+    metadata: MetadataPairs = field(repr=False)  # holds the API key
     retry: RetryPolicy
     reconnect: ReconnectPolicy
     options: tuple[tuple[str, OptionValue], ...]
@@ -67,7 +68,10 @@ def client_settings(
     reconnect: ReconnectPolicy | None = None,
     channel_options: Sequence[tuple[str, OptionValue]] = (),
 ) -> ClientSettings:
-    """The settings of a client from its arguments; raises InvalidTarget."""
+    """The settings of a client from its arguments; raises InvalidTarget, or InvalidRequest."""
+    if api_key is not None and not _API_KEY.fullmatch(api_key):
+        # gRPC's own complaint would hold the key
+        raise invalid_field("api_key", "must be printable ASCII characters without spaces")
     key = () if api_key is None else (("authorization", f"Bearer {api_key}"),)
     return ClientSettings(
         targets=checked_targets(target),

@@ -32,7 +32,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _STATUS_LIMIT_S = 2.0
 # the client's own timer may end the call just before ours would
 _DEADLINE_SLACK_S = 0.05
-_REFUSALS = ("INVALID_REQUEST", "MODEL_NOT_FOUND", "CORE_UNREACHABLE", "DRAINING")
+_REFUSALS = ("INVALID_REQUEST", "MODEL_NOT_FOUND", "CORE_UNREACHABLE", "DRAINING", "TENANT_LIMIT")
 _LOG = logging.getLogger(__name__)
 
 

@@ -2,6 +2,7 @@
 
 CallError
  +-- InvalidRequest    INVALID_ARGUMENT     fields break rules; carries all of them
+ +-- Unauthenticated   UNAUTHENTICATED      no API key, or one that is not known
  +-- ModelUnknown      NOT_FOUND            another model is served here
  +-- RequestUnknown    NOT_FOUND            no such request, or another tenant's
  +-- BodyDiffers       ALREADY_EXISTS       the id is taken by another request
@@ -54,6 +55,16 @@ class InvalidRequest(CallError):
         assert violations
         super().__init__("; ".join(f"{one.field}: {one.rule}" for one in violations[:10]))
         self.violations = tuple(violations)
+
+
+class Unauthenticated(CallError):
+    """No API key came with the call, or one that is not known. The text never holds a key."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ModelUnknown(CallError):

@@ -20,7 +20,7 @@ from scheduler_svc.frontend.model import ServedModel
 from scheduler_svc.frontend.output_stream import OutputStream
 from scheduler_svc.frontend.record import RequestRecord
 from scheduler_svc.frontend.request import ParsedRequest, TextRules
-from scheduler_svc.frontend.submission import DEFAULT_TENANT, new_record
+from scheduler_svc.frontend.submission import new_record
 from scheduler_svc.frontend.text.stops import StopMatcher
 from scheduler_svc.frontend.text.text_stream import TextStream
 from scheduler_svc.frontend.traffic import Traffic
@@ -44,9 +44,11 @@ class Generations:
         self._traffic = traffic
         self._clock = clock
 
-    async def start(self, request: ParsedRequest, *, deadline_at: float | None) -> GenerationStream:
+    async def start(
+        self, request: ParsedRequest, *, tenant: str, deadline_at: float | None
+    ) -> GenerationStream:
         """Submits the request; returns its stream once it is accepted, raises its refusal."""
-        record = new_record(request, now=self._clock(), deadline_at=deadline_at)
+        record = new_record(request, tenant=tenant, now=self._clock(), deadline_at=deadline_at)
         stream = self._stream(
             record,
             request.text_rules,
@@ -60,11 +62,16 @@ class Generations:
         return stream
 
     async def attach(
-        self, request_id: str, from_tokens: Sequence[int], *, deadline_at: float | None
+        self,
+        request_id: str,
+        from_tokens: Sequence[int],
+        *,
+        tenant: str,
+        deadline_at: float | None,
     ) -> GenerationStream:
-        """Takes over a known request; its stream goes on behind `from_tokens`."""
+        """Takes over a known request of the tenant; its stream goes on behind `from_tokens`."""
         record = RequestRecord(
-            engine.Submit(tenant=DEFAULT_TENANT, request_id=request_id),
+            engine.Submit(tenant=tenant, request_id=request_id),
             now=self._clock(),
             deadline_at=deadline_at,
             is_attach=True,

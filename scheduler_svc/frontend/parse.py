@@ -42,9 +42,16 @@ class RequestParser:
         self._limits = limits
 
     async def parse(
-        self, generation: api.Generation | None, *, resume: api.Resume | None = None
+        self,
+        generation: api.Generation | None,
+        *,
+        resume: api.Resume | None = None,
+        priorities: tuple[int, int] = (-_LOWEST_PRIORITY, _LOWEST_PRIORITY),
     ) -> ParsedRequest:
-        """The valid request. Raises InvalidRequest with all violations, or ModelUnknown."""
+        """The valid request. Raises InvalidRequest with all violations, or ModelUnknown.
+
+        `priorities` are the most and the least urgent one that the caller may have.
+        """
         violations = Violations()
         if generation is None:
             violations.add("generation", "is required")
@@ -52,10 +59,14 @@ class RequestParser:
             generation = api.Generation()
         if generation.model and generation.model != self._model.name:
             raise ModelUnknown(asked=generation.model, served=self._model.name)
-        return await self._parse(generation, resume, violations)
+        return await self._parse(generation, resume, priorities, violations)
 
     async def _parse(
-        self, generation: api.Generation, resume: api.Resume | None, violations: Violations
+        self,
+        generation: api.Generation,
+        resume: api.Resume | None,
+        priorities: tuple[int, int],
+        violations: Violations,
     ) -> ParsedRequest:
         limits = self._limits()
         request_id = generation.request_id or uuid.uuid4().hex
@@ -83,7 +94,11 @@ class RequestParser:
         age_ms = parse_age_ms(resume, violations=violations)
         violations.raise_if_any()
 
-        warnings = (*prompt.warnings, *_keep_for_warnings(keep_for_s, limits))
+        warnings = (
+            *prompt.warnings,
+            *_keep_for_warnings(keep_for_s, limits),
+            *_priority_warnings(generation.scheduling, priorities),
+        )
         eos_token_ids = () if generation.stopping.ignore_eos else self._eos_token_ids(limits)
         return ParsedRequest(
             request_id=request_id,
@@ -97,7 +112,7 @@ class RequestParser:
             text_rules=text_rules(
                 generation, end_token_ids=frozenset((*eos_token_ids, *stopping.stop_token_ids))
             ),
-            priority=priority,
+            priority=_within(priorities, priority),
             time_limit_ms=stopping.time_limit_ms,
             keep_for_ms=whole_milliseconds(min(keep_for_s, limits.max_keep_for_s)),
             skip_cache_read=generation.scheduling.skip_cache_read,
@@ -143,6 +158,21 @@ def _priority(scheduling: api.SchedulingParams, violations: Violations) -> int:
         least=-_LOWEST_PRIORITY,
         most=_LOWEST_PRIORITY,
     )
+
+
+def _within(priorities: tuple[int, int], priority: int) -> int:
+    most_urgent, least_urgent = priorities
+    return min(max(priority, most_urgent), least_urgent)
+
+
+def _priority_warnings(
+    scheduling: api.SchedulingParams, priorities: tuple[int, int]
+) -> tuple[str, ...]:
+    wanted = scheduling.priority
+    used = _within(priorities, wanted)
+    if used == wanted or not scheduling.HasField("priority"):
+        return ()
+    return (f"generation.scheduling.priority: {used} for this API key, not {wanted}",)
 
 
 def _keep_for_s(scheduling: api.SchedulingParams, violations: Violations) -> float:

@@ -10,6 +10,7 @@ from octavo.v1 import inference_pb2_grpc
 from scheduler_svc.frontend.health import INFERENCE_SERVICE, HealthServicer
 from scheduler_svc.frontend.reflection import add_reflection
 from scheduler_svc.frontend.servicer import InferenceServicer
+from scheduler_svc.security.guard import KeyGuard
 
 MAX_RESPONSE_BYTES = 64 * 2**20
 """Far above the largest answer; clients take 4 MiB unless they say otherwise."""
@@ -23,10 +24,15 @@ class CannotListen(Exception):
 
 
 def make_server(
-    inference: InferenceServicer, health: HealthServicer, *, max_request_bytes: int
+    inference: InferenceServicer,
+    health: HealthServicer,
+    *,
+    max_request_bytes: int,
+    guard: KeyGuard | None,
 ) -> grpc.aio.Server:
     """A server with all services, not listening yet. Needs a running loop."""
     server = grpc.aio.server(
+        interceptors=() if guard is None else (guard,),
         options=[
             ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", max_request_bytes),
@@ -42,7 +48,7 @@ def make_server(
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
-        ]
+        ],
     )
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import cast
 
 from octavo.v1 import inference_pb2 as api
 from octavo.v1 import inference_pb2_grpc
 from scheduler_svc.frontend.answers import Answers
 from scheduler_svc.frontend.call import Call
+from scheduler_svc.frontend.callers import Callers
 from scheduler_svc.frontend.calls import Calls, Context
 from scheduler_svc.frontend.errors import RequestUnknown, Unavailable
 from scheduler_svc.frontend.generations import Generations
@@ -18,9 +20,9 @@ from scheduler_svc.frontend.ledger import RequestLedger
 from scheduler_svc.frontend.parse import RequestParser, check_request_id
 from scheduler_svc.frontend.request import ParsedRequest
 from scheduler_svc.frontend.serving import Serving
-from scheduler_svc.frontend.submission import DEFAULT_TENANT
 from scheduler_svc.frontend.texts import Texts
 from scheduler_svc.frontend.violations import Violations
+from scheduler_svc.security.key_records import Caller
 
 CANCEL_LIMIT_S = 10.0
 # Nobody waits for the parts of a whole answer; stop strings are looked for this often.
@@ -40,6 +42,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         answers: Answers,
         texts: Texts,
         calls: Calls,
+        callers: Callers,
         serving: Serving,
         ledger: RequestLedger,
         describe: Callable[[], api.GetModelInfoResponse],
@@ -50,6 +53,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self._answers = answers
         self._texts = texts
         self._calls = calls
+        self._callers = callers
         self._serving = serving
         self._ledger = ledger
         self._describe = describe
@@ -59,11 +63,17 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: api.GenerateRequest, context: Context
     ) -> None:
         """Streams a new generation, or goes on with a known one."""
-        async with self._calls.answer(context, method="Generate") as call:
-            resume = request.resume if request.HasField("resume") else None
-            call.is_continuation = resume is not None
-            parsed = await self._parsed(request, call, resume)
-            stream = await self._generations.start(parsed, deadline_at=self._deadline(context))
+        resume = request.resume if request.HasField("resume") else None
+        async with self._request(
+            context,
+            method="Generate",
+            request_id=request.generation.request_id,
+            is_continuation=resume is not None,
+        ) as (call, caller):
+            parsed = await self._parsed(request, call, caller, resume)
+            stream = await self._generations.start(
+                parsed, tenant=caller.tenant, deadline_at=self._deadline(context)
+            )
             await self._answers.stream(
                 stream,
                 context,
@@ -75,11 +85,16 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: api.GenerateUnaryRequest, context: Context
     ) -> api.GenerateUnaryResponse:
         """Answers a generation as a whole."""
-        async with self._calls.answer(context, method="GenerateUnary") as call:
-            parsed = await self._parsed(request, call, None)
+        request_id = request.generation.request_id
+        async with self._request(context, method="GenerateUnary", request_id=request_id) as (
+            call,
+            caller,
+        ):
+            parsed = await self._parsed(request, call, caller, None)
             rules = dataclasses.replace(parsed.text_rules, stream_interval=_WHOLE_ANSWER_INTERVAL)
             stream = await self._generations.start(
                 dataclasses.replace(parsed, text_rules=rules),
+                tenant=caller.tenant,
                 deadline_at=self._deadline(context),
             )
             return await self._answers.whole(stream, context, call=call)
@@ -88,16 +103,19 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: api.AttachRequest, context: Context
     ) -> None:
         """Goes on with the stream of a known generation."""
-        async with self._calls.answer(context, method="Attach") as call:
-            call.is_continuation = True
-            call.request_id = request.request_id
+        async with self._request(
+            context, method="Attach", request_id=request.request_id, is_continuation=True
+        ) as (call, caller):
             violations = Violations()
             check_request_id(request.request_id, field="request_id", violations=violations)
             for index, count in enumerate(request.from_tokens[:_MAX_OUTPUTS]):
                 violations.integer(f"from_tokens[{index}]", count, least=0, most=2**31 - 1)
             violations.raise_if_any()
             stream = await self._generations.attach(
-                request.request_id, request.from_tokens, deadline_at=self._deadline(context)
+                request.request_id,
+                request.from_tokens,
+                tenant=caller.tenant,
+                deadline_at=self._deadline(context),
             )
             await self._answers.stream(
                 stream, context, lambda chunk: api.AttachResponse(chunk=chunk), call=call
@@ -110,7 +128,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             violations = Violations()
             check_request_id(request.request_id, field="request_id", violations=violations)
             violations.raise_if_any()
-            return api.CancelResponse(outcome=await self._cancel(request.request_id))
+            return api.CancelResponse(
+                outcome=await self._cancel(
+                    request.request_id, tenant=self._callers.of(context).tenant
+                )
+            )
 
     async def Tokenize(
         self, request: api.TokenizeRequest, context: Context
@@ -133,23 +155,35 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         async with self._calls.answer(context, method="GetModelInfo"):
             return self._describe()
 
+    @asynccontextmanager
+    async def _request(
+        self, context: Context, *, method: str, request_id: str, is_continuation: bool = False
+    ) -> AsyncIterator[tuple[Call, Caller]]:
+        """Around a call that streams a request: who calls, within the tenant's limit."""
+        async with self._calls.answer(context, method=method) as call:
+            call.request_id, call.is_continuation = request_id, is_continuation
+            with self._callers.request(context, is_new=not is_continuation) as caller:
+                yield call, caller
+
     async def _parsed(
         self,
         request: api.GenerateRequest | api.GenerateUnaryRequest,
         call: Call,
+        caller: Caller,
         resume: api.Resume | None,
     ) -> ParsedRequest:
-        call.request_id = request.generation.request_id
         self._serving.check_accepts()
         generation = request.generation if request.HasField("generation") else None
-        parsed = await self._parser.parse(generation, resume=resume)
+        parsed = await self._parser.parse(
+            generation, resume=resume, priorities=(caller.most_urgent, caller.least_urgent)
+        )
         call.request_id = parsed.request_id
         return parsed
 
-    async def _cancel(self, request_id: str) -> api.CancelOutcome.ValueType:
+    async def _cancel(self, request_id: str, *, tenant: str) -> api.CancelOutcome.ValueType:
         try:
             async with asyncio.timeout(CANCEL_LIMIT_S):
-                answer = await self._ledger.cancel(tenant=DEFAULT_TENANT, request_id=request_id)
+                answer = await self._ledger.cancel(tenant=tenant, request_id=request_id)
         except TimeoutError as error:
             text = f"the scheduler did not answer for {CANCEL_LIMIT_S:.0f} s"
             raise Unavailable(text, reason="CORE_UNREACHABLE", retry_after_ms=1000) from error

@@ -17,6 +17,7 @@ from octavo.internal.v1 import control_pb2 as control
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.config import ServiceConfig
 from scheduler_svc.frontend.answers import Answers
+from scheduler_svc.frontend.callers import Callers
 from scheduler_svc.frontend.calls import Calls
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.errors import Unavailable
@@ -34,6 +35,8 @@ from scheduler_svc.frontend.servicer import InferenceServicer
 from scheduler_svc.frontend.serving import Serving
 from scheduler_svc.frontend.texts import Texts
 from scheduler_svc.frontend.traffic import Traffic
+from scheduler_svc.security.guard import KeyGuard
+from scheduler_svc.security.keys import key_ring
 from scheduler_svc.security.ports import inference_tls
 from scheduler_svc.security.tls import server_credentials
 
@@ -60,6 +63,7 @@ class FrontendServices:
     ) -> None:
         self._config = config
         self._model = model
+        self._keys = key_ring(flag="--api-keys-file", path=config.api_keys_file)
         self._credentials = server_credentials(inference_tls(config))
         self._executor = ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encoder")
         self.traffic = Traffic()
@@ -85,7 +89,10 @@ class FrontendServices:
         """Connects to the core and listens; returns the address. Raises CannotListen."""
         self.link.open()
         self._server = make_server(
-            self._servicer, self.health, max_request_bytes=self._config.max_request_bytes
+            self._servicer,
+            self.health,
+            max_request_bytes=self._config.max_request_bytes,
+            guard=self._guard(),
         )
         address = listen(self._server, target, credentials=self._credentials)
         await self._server.start()
@@ -144,11 +151,17 @@ class FrontendServices:
             ),
             texts=Texts(model, prompts, limits=self._limits, executor=self._executor),
             calls=self.calls,
+            callers=Callers(self._keys),
             serving=self.serving,
             ledger=self.ledger,
             describe=self._describe,
             clock=clock,
         )
+
+    def _guard(self) -> KeyGuard | None:
+        if self._keys is None:
+            return None
+        return KeyGuard(self._keys, on_denial=lambda: self.traffic.refused("unauthenticated"))
 
     def _limits(self) -> RequestLimits:
         return request_limits(

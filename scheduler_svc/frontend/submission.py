@@ -4,14 +4,13 @@ from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.frontend.record import RequestRecord
 from scheduler_svc.frontend.request import ParsedRequest
 
-DEFAULT_TENANT = "default"
-"""Whoever calls: requests carry no key yet."""
 
-
-def new_record(request: ParsedRequest, *, now: float, deadline_at: float | None) -> RequestRecord:
+def new_record(
+    request: ParsedRequest, *, tenant: str, now: float, deadline_at: float | None
+) -> RequestRecord:
     """The request's record, not submitted yet, with what its caller received before."""
     submit = engine.Submit(
-        tenant=DEFAULT_TENANT,
+        tenant=tenant,
         request_id=request.request_id,
         blob=request.blob,
         body_digest=request.body_digest,

@@ -17,6 +17,8 @@ from scheduler_svc.control.hub import ControlHub
 from scheduler_svc.endpoints import Endpoints
 from scheduler_svc.metrics.exporter import SnapshotStore
 from scheduler_svc.metrics.http import MetricsServer
+from scheduler_svc.security.guard import KeyGuard
+from scheduler_svc.security.keys import key_ring
 from scheduler_svc.security.ports import admin_tls
 from scheduler_svc.security.tls import server_credentials
 from scheduler_svc.supervisor.child import Child
@@ -41,7 +43,7 @@ async def run_replica(config: ServiceConfig, *, run_dir: Path, address: Inferenc
     )
     metrics = _metrics_server(state, store)
     # a port that is taken is an error, not a port to share
-    admin = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    admin = grpc.aio.server(interceptors=_admin_guards(config), options=[("grpc.so_reuseport", 0)])
     try:
         ports = Addresses(
             inference=address.target,
@@ -93,6 +95,15 @@ def _listen_metrics(metrics: MetricsServer, config: ServiceConfig) -> str:
         flags = f"--metrics-host {config.metrics_host} --metrics-port {config.metrics_port}"
         raise AddressTaken(f"{flags}: {error.strerror or error}") from error
     return f"{config.metrics_host}:{port}"
+
+
+def _admin_guards(config: ServiceConfig) -> list[KeyGuard]:
+    keys = key_ring(flag="--admin-keys-file", path=config.admin_keys_file)
+    return [] if keys is None else [KeyGuard(keys, on_denial=_log_admin_denial)]
+
+
+def _log_admin_denial() -> None:
+    _LOG.warning("an admin call without a known key was refused")
 
 
 async def _listen_admin(

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from octavo.cli import chat, demo, generate, models, serve, version
+from octavo.cli import chat, demo, generate, keys, models, serve, version
 from octavo.errors import (
     InvalidRequest,
     InvalidTarget,
@@ -20,7 +20,7 @@ from octavo.errors import (
 )
 from octavo.models.errors import ModelError
 
-_COMMANDS = (serve, chat, generate, models, demo, version)
+_COMMANDS = (serve, chat, generate, models, keys, demo, version)
 
 _EPILOG = """\
 examples:

@@ -23,14 +23,20 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
         help="host:port or unix:/path of the service (default: $OCTAVO_TARGET, else %(default)s)",
     )
     service.add_argument(
-        "--api-key",
-        default=os.environ.get("OCTAVO_API_KEY"),
-        help="key to show to the service (default: $OCTAVO_API_KEY)",
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the key to show to the service (default: the key itself in "
+        "$OCTAVO_API_KEY)",
     )
     service.add_argument("--tls", action="store_true", help="connect with TLS")
     service.add_argument(
         "--tls-ca", type=Path, metavar="FILE", help="certificate authority to trust; implies --tls"
     )
+    service.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="certificate to show; implies --tls"
+    )
+    service.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of --tls-cert")
     service.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="give up after this long (default: never)"
     )
@@ -52,7 +58,7 @@ def client_from(arguments: argparse.Namespace) -> Client:
     return Client(
         arguments.target,
         timeout=arguments.timeout,
-        api_key=arguments.api_key,
+        api_key=_api_key(arguments.api_key_file),
         credentials=_credentials(arguments),
     )
 
@@ -70,10 +76,28 @@ def params_from(arguments: argparse.Namespace) -> SamplingParams:
     )
 
 
+def _api_key(path: Path | None) -> str | None:
+    """The key; never from the command line, which every user of a machine can read."""
+    if path is None:
+        return os.environ.get("OCTAVO_API_KEY") or None
+    return _read("--api-key-file", path).decode("utf-8", "replace").strip()
+
+
 def _credentials(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
-    if arguments.tls_ca is None:
-        return grpc.ssl_channel_credentials() if arguments.tls else None
+    ca, certificate, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
+    if (certificate is None) != (key is None):
+        raise OctavoError("--tls-cert and --tls-key belong together: give both")
+    if not (arguments.tls or ca or certificate):
+        return None
+    return grpc.ssl_channel_credentials(
+        root_certificates=_read("--tls-ca", ca) if ca else None,
+        private_key=_read("--tls-key", key) if key else None,
+        certificate_chain=_read("--tls-cert", certificate) if certificate else None,
+    )
+
+
+def _read(flag: str, path: Path) -> bytes:
     try:
-        return grpc.ssl_channel_credentials(arguments.tls_ca.read_bytes())
+        return path.read_bytes()
     except OSError as error:
-        raise OctavoError(f"--tls-ca {arguments.tls_ca}: {error.strerror}") from error
+        raise OctavoError(f"{flag} {path}: {error.strerror}") from error

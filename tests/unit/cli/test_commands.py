@@ -33,9 +33,12 @@ def test_a_question_is_answered_with_its_speed_beside(
     assert "note: an echo" in captured.err
 
 
-def test_sampling_flags_reach_the_service(server: FakeInferenceServer) -> None:
+def test_sampling_flags_and_a_key_reach_the_service(
+    server: FakeInferenceServer, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("k\n")
     chosen = "--temperature=0.5 --top-k=3 --top-p=0.9 --min-p=0.1 --max-tokens=4 --stop=x --stop=y"
-    assert main(["generate", *chosen.split(), "--api-key", "k", "abc"]) == 0
+    assert main(["generate", *chosen.split(), "--api-key-file", str(tmp_path / "key"), "abc"]) == 0
     (generation,) = server.generations
     assert generation.prompt.text == "abc"
     assert generation.sampling.top_k == 3
@@ -97,6 +100,8 @@ def test_nobody_at_the_address_is_said_with_what_to_do(
         (["--target", "localhost"], "host:port"),
         (["--timeout", "0"], "timeout"),
         (["--tls-ca", "/nowhere/ca.pem"], "/nowhere/ca.pem"),
+        (["--tls-cert", "client.pem"], "--tls-key"),
+        (["--api-key-file", "/nowhere/key"], "--api-key-file /nowhere/key"),
     ],
 )
 def test_a_wrong_flag_is_named(

@@ -67,14 +67,15 @@ class Reader:
         resume: api.Resume | None = None,
         timeout_s: float = WAIT_LIMIT_S,
         received: Sequence[int] = (),
+        metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         """`received`: how many tokens of each output this client has already."""
         self.call: Any
         if isinstance(wanted, api.AttachRequest):
-            self.call = stub.Attach(wanted, timeout=timeout_s)
+            self.call = stub.Attach(wanted, timeout=timeout_s, metadata=metadata)
         else:
             request = api.GenerateRequest(generation=wanted, resume=resume)
-            self.call = stub.Generate(request, timeout=timeout_s)
+            self.call = stub.Generate(request, timeout=timeout_s, metadata=metadata)
         self.chunks: list[api.StreamChunk] = []
         self.received = list(received)
         # the call begins with its first use

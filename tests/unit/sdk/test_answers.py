@@ -3,6 +3,7 @@
 import pytest
 
 import octavo
+from octavo.channel import client_settings
 from tests.fakes.inference_server import MODEL, SEED, FakeInferenceServer
 
 
@@ -110,6 +111,13 @@ def test_api_key_and_metadata_travel_with_every_call(server: FakeInferenceServer
         assert metadata["authorization"] == "Bearer secret"
         assert metadata["x-team"] == "a"
     assert len(server.metadata) == 2
+
+
+def test_a_key_shows_in_no_error_and_no_settings() -> None:
+    with pytest.raises(octavo.InvalidRequest, match="api_key: must be printable") as caught:
+        octavo.Client("localhost:1", api_key="secret\n")
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(client_settings("localhost:1", api_key="secret"))
 
 
 def test_a_unix_socket_is_a_target(tmp_path_factory: pytest.TempPathFactory) -> None:
