@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from octavo.cli import chat, demo, generate, keys, models, serve, version
+from octavo.cli import chat, demo, generate, keys, models, serve, top, version
 from octavo.errors import (
     InvalidRequest,
     InvalidTarget,
@@ -20,7 +20,7 @@ from octavo.errors import (
 )
 from octavo.models.errors import ModelError
 
-_COMMANDS = (serve, chat, generate, models, keys, demo, version)
+_COMMANDS = (serve, chat, generate, models, top, keys, demo, version)
 
 _EPILOG = """\
 examples:
@@ -29,6 +29,7 @@ examples:
   octavo serve --model Qwen/Qwen3-0.6B       serve a model of the Hugging Face cache
   octavo chat                                talk to the service
   octavo generate "Once upon a time"         continue a text
+  octavo top                                 watch what a replica does
 
 `octavo COMMAND --help` explains each command.
 """

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
-
-import grpc
 
 from octavo.channel import DEFAULT_TARGET
+from octavo.cli.service_flags import add_service_flags, api_key_from, credentials_from
 from octavo.client import Client
-from octavo.errors import OctavoError
 from octavo.sampling import SamplingParams
 
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
     """Adds them, in groups."""
-    service = parser.add_argument_group("service")
-    service.add_argument(
-        "--target",
-        default=os.environ.get("OCTAVO_TARGET", DEFAULT_TARGET),
-        help="host:port or unix:/path of the service (default: $OCTAVO_TARGET, else %(default)s)",
-    )
-    service.add_argument(
-        "--api-key-file",
-        type=Path,
-        metavar="FILE",
-        help="file with the key to show to the service (default: the key itself in "
-        "$OCTAVO_API_KEY)",
-    )
-    service.add_argument("--tls", action="store_true", help="connect with TLS")
-    service.add_argument(
-        "--tls-ca", type=Path, metavar="FILE", help="certificate authority to trust; implies --tls"
-    )
-    service.add_argument(
-        "--tls-cert", type=Path, metavar="FILE", help="certificate to show; implies --tls"
-    )
-    service.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of --tls-cert")
+    service = add_service_flags(parser, variable="OCTAVO_TARGET", default=DEFAULT_TARGET)
     service.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="give up after this long (default: never)"
     )
@@ -58,8 +34,8 @@ def client_from(arguments: argparse.Namespace) -> Client:
     return Client(
         arguments.target,
         timeout=arguments.timeout,
-        api_key=_api_key(arguments.api_key_file),
-        credentials=_credentials(arguments),
+        api_key=api_key_from(arguments),
+        credentials=credentials_from(arguments),
     )
 
 
@@ -74,30 +50,3 @@ def params_from(arguments: argparse.Namespace) -> SamplingParams:
         max_tokens=arguments.max_tokens,
         stop=arguments.stop,
     )
-
-
-def _api_key(path: Path | None) -> str | None:
-    """The key; never from the command line, which every user of a machine can read."""
-    if path is None:
-        return os.environ.get("OCTAVO_API_KEY") or None
-    return _read("--api-key-file", path).decode("utf-8", "replace").strip()
-
-
-def _credentials(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
-    ca, certificate, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
-    if (certificate is None) != (key is None):
-        raise OctavoError("--tls-cert and --tls-key belong together: give both")
-    if not (arguments.tls or ca or certificate):
-        return None
-    return grpc.ssl_channel_credentials(
-        root_certificates=_read("--tls-ca", ca) if ca else None,
-        private_key=_read("--tls-key", key) if key else None,
-        certificate_chain=_read("--tls-cert", certificate) if certificate else None,
-    )
-
-
-def _read(flag: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise OctavoError(f"{flag} {path}: {error.strerror}") from error
