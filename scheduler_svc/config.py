@@ -196,6 +196,14 @@ class ServiceConfig:
         group="scheduling",
         at_least=1.0,
     )
+    max_step_stretch: float = _option(
+        1.7,
+        "longest step with a piece of a long prompt beside running streams, in steps without "
+        "prompts; short prompts may stretch it half as much again, a backlog of prompts further; "
+        "0: only --target-token-time-ms counts",
+        group="scheduling",
+        at_least=0.0,
+    )
     max_queue_requests: int = _option(
         2048, "most waiting requests; more are refused", group="scheduling", at_least=1
     )
@@ -270,6 +278,10 @@ def checked(config: ServiceConfig) -> ServiceConfig:
         raise InvalidConfig("--num-kv-blocks and --kv-cache-bytes exclude each other: set one")
     if config.unix_socket and config.frontends > 1:
         raise InvalidConfig("--frontends must be 1 with --unix-socket: only ports are shared")
+    if 0 < config.max_step_stretch < 1:
+        raise InvalidConfig(
+            f"--max-step-stretch must be 0 or at least 1, got {config.max_step_stretch:g}"
+        )
     if config.block_size & (config.block_size - 1):
         raise InvalidConfig(f"--block-size must be a power of two, got {config.block_size}")
     _check_tls(config)

@@ -2,9 +2,8 @@
 
 The formulas are the floors of weights, KV cache and arithmetic; the factors are what kernels reach:
 
-- linear layers with few rows are as slow as measured with cuBLAS, row count hardly mattering;
-- with many rows they reach 0.65 of the GPU's arithmetic (142,827 prompt tokens of Qwen3-0.6B were
-  computed in 0.25 s);
+- linear layers take what cuBLAS was measured to take, by rows, in a replayed graph over weights
+  that do not fit into the GPU's cache;
 - decode attention reads KV at 0.80 of the bandwidth of a copy (FlashAttention-3, 3.45 of 4.30 TB/s)
   and takes 13 us a layer at least;
 - prefill attention reaches 0.45 of the arithmetic: a chunk of a few hundred rows does not fill the
@@ -28,7 +27,6 @@ class Gpu:
     bandwidth: float = 4.30e12  # bytes/s
     arithmetic: float = 773e12  # FLOP/s, bf16
     memory_bytes: float = 139 * 2**30
-    linear_efficiency: float = 0.65
     kv_efficiency: float = 0.80
     prefill_attention_efficiency: float = 0.45
     attention_layer_us: float = 13.0
@@ -38,7 +36,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A dense decoder's sizes, and its linear layers' measured times with few rows."""
+    """A dense decoder's sizes, and its linear layers' measured times in microseconds by rows."""
 
     name: str
     num_layers: int
@@ -47,8 +45,8 @@ class ModelShape:
     num_kv_heads: int
     intermediate: int
     is_tied: bool
-    layer_us: float  # qkv, o, gate_up, down
-    head_us: float
+    layer_us: tuple[tuple[int, float], ...]  # rows, time; qkv, o, gate_up, down
+    head_us: tuple[tuple[int, float], ...]
     head_dim: int = 128
     vocab_size: int = 151_936
 
@@ -79,8 +77,11 @@ QWEN3_0_6B = ModelShape(
     num_kv_heads=8,
     intermediate=3072,
     is_tied=True,
-    layer_us=5.3 + 5.8 + 6.0 + 7.5,
-    head_us=78.0,
+    layer_us=(
+        *((1, 23.0), (32, 23.3), (64, 24.0), (128, 25.6), (192, 27.9), (256, 29.3), (384, 33.4)),
+        *((512, 35.8), (640, 42.8), (768, 48.9), (1024, 55.2), (1536, 76.6), (2048, 99.0)),
+    ),
+    head_us=((1, 79.0), (16, 82.0), (64, 89.0), (128, 93.0), (256, 122.0)),
 )
 QWEN3_8B = ModelShape(
     name="Qwen3-8B",
@@ -90,10 +91,29 @@ QWEN3_8B = ModelShape(
     num_kv_heads=8,
     intermediate=12_288,
     is_tied=False,
-    layer_us=17.0 + 13.0 + 50.0 + 31.0,
-    head_us=298.0,
+    layer_us=(
+        *((1, 108.0), (32, 110.2), (64, 110.7), (128, 118.9), (160, 129.8), (192, 138.5)),
+        *((256, 157.3), (320, 186.1), (384, 218.3), (512, 301.3), (640, 381.6), (768, 442.3)),
+        *((1024, 592.4), (1536, 876.5), (2048, 1164.7)),
+    ),
+    head_us=((1, 301.0), (16, 315.0), (64, 325.0), (128, 338.0), (256, 481.0)),
 )
 MODELS = {"0.6b": QWEN3_0_6B, "8b": QWEN3_8B}
+
+
+class _TimeByRows:
+    """Straight lines between what was measured; in proportion beyond."""
+
+    def __init__(self, measured: tuple[tuple[int, float], ...]) -> None:
+        self._rows = [num_rows for num_rows, _ in measured]
+        self._us = [us for _, us in measured]
+
+    def us(self, num_rows: int) -> float:
+        """Microseconds."""
+        most = self._rows[-1]
+        if num_rows > most:
+            return self._us[-1] * num_rows / most
+        return float(np.interp(num_rows, self._rows, self._us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +132,8 @@ class StepCost:
         self.gpu = gpu or Gpu()
         self._kv_s = shape.kv_token_bytes / (self.gpu.bandwidth * self.gpu.kv_efficiency)
         self._kv_floor_s = shape.num_layers * self.gpu.attention_layer_us / 1e6
-        self._per_flop_s = 1 / (self.gpu.arithmetic * self.gpu.linear_efficiency)
+        self._layer = _TimeByRows(shape.layer_us)
+        self._head = _TimeByRows(shape.head_us)
         fixed_us = self.gpu.host_us + shape.num_layers * self.gpu.small_kernels_layer_us
         self._fixed_s = fixed_us / 1e6
 
@@ -140,11 +161,8 @@ class StepCost:
         return fixed_s + np.maximum(reading_s, self._kv_floor_s)
 
     def _linear_s(self, num_tokens: int, num_heads_rows: int) -> float:
-        shape = self.shape
-        layers_flop = 2 * shape.num_layers * shape.layer_parameters * num_tokens
-        head_flop = 2 * shape.vocab_size * shape.hidden * num_heads_rows
-        layers_s = max(shape.num_layers * shape.layer_us / 1e6, layers_flop * self._per_flop_s)
-        return layers_s + max(shape.head_us / 1e6, head_flop * self._per_flop_s)
+        layers_us = self.shape.num_layers * self._layer.us(num_tokens)
+        return (layers_us + self._head.us(num_heads_rows)) / 1e6
 
     def _chunk_attention_s(self, chunk: ChunkWork) -> float:
         shape, gpu, count = self.shape, self.gpu, chunk.num_tokens

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from bench.simulator.fast_cache import FastCache, Node
 from bench.simulator.fast_sequence import FastSequence
+from scheduler_svc.core.budget import Allowance, Budget
 from scheduler_svc.core.limits import WorkerLimits
 
 _MAX_LOOK_AHEAD = 8
@@ -24,15 +25,15 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Draft:
-    left: int
+    allowance: Allowance
     chunks: list[Chunk] = field(default_factory=list)
     started: list[FastSequence] = field(default_factory=list)
 
-    def give(self, sequence: FastSequence) -> None:
-        num_tokens = min(sequence.num_to_compute, self.left)
+    def give(self, sequence: FastSequence, most: int) -> None:
+        num_tokens = min(sequence.num_to_compute, most)
         self.chunks.append(Chunk(sequence, sequence.num_computed, num_tokens))
         sequence.num_computed += num_tokens
-        self.left -= num_tokens
+        self.allowance.take(num_tokens)
 
 
 class FastAdmission:
@@ -45,22 +46,23 @@ class FastAdmission:
         self.waiting: deque[FastSequence] = deque()
         self.prefilling: list[FastSequence] = []
 
-    def fill(self, budget: int, *, num_running: int) -> tuple[list[Chunk], list[FastSequence]]:
-        """Chunks of at most so many tokens in all, and the sequences that start with them."""
+    def fill(self, budget: Budget, *, num_running: int) -> tuple[list[Chunk], list[FastSequence]]:
+        """Chunks within the budget, and the sequences that start with them."""
         running = list(self.prefilling)
-        sure = min(running[0].num_to_compute, max(budget // 4, 1)) if running else 0
-        draft = _Draft(budget - sure)
+        sure = min(running[0].num_to_compute, budget.num_sure_tokens) if running else 0
+        draft = _Draft(Allowance(budget, num_reserved=sure))
+        allowance = draft.allowance
         for sequence in sorted(running[1:], key=lambda each: each.num_to_compute):
-            if sequence.num_to_compute <= draft.left:
-                draft.give(sequence)
+            if sequence.num_to_compute <= allowance.num_left:
+                draft.give(sequence, allowance.num_left)
         passed = self._start_short(draft, num_running)
         given = {id(chunk.sequence) for chunk in draft.chunks}
-        draft.left += sure
+        allowance.open_to_pieces()
         for sequence in running:
-            if id(sequence) not in given and draft.left:
-                draft.give(sequence)
-        if draft.left:
-            self._start_long(draft, passed, num_running)
+            most = allowance.num_left_for(sequence.num_known)
+            if id(sequence) not in given and most:
+                draft.give(sequence, most)
+        self._start_long(draft, passed, num_running)
         self.prefilling = [each for each in self.prefilling if each.num_to_compute]
         return draft.chunks, draft.started
 
@@ -75,11 +77,13 @@ class FastAdmission:
         passed: list[FastSequence] = []
         for sequence in list(self.waiting):
             is_full = num_running + len(draft.started) >= self._limits.max_num_seqs
-            if is_full or not draft.left or len(passed) == _MAX_LOOK_AHEAD:
+            left = draft.allowance.num_left
+            if is_full or not left or len(passed) == _MAX_LOOK_AHEAD:
                 break
-            match = self._consider(sequence, draft.left, num_running + len(draft.started))
+            match = self._consider(sequence, left, num_running + len(draft.started))
             if match is not None:
                 self._start(draft, sequence, match, passed)
+                draft.give(sequence, left)
                 continue
             passed.append(sequence)
             if sequence.num_times_passed >= self._max_times_passed:
@@ -89,11 +93,13 @@ class FastAdmission:
     def _start_long(self, draft: _Draft, passed: list[FastSequence], num_running: int) -> None:
         for index, sequence in enumerate(passed):
             num_now = num_running + len(draft.started)
-            if num_now >= self._limits.max_num_seqs:
+            most = draft.allowance.num_left_for(sequence.num_known)
+            if num_now >= self._limits.max_num_seqs or not most:
                 return
             match = self._consider(sequence, None, num_now)
             if match is not None:
                 self._start(draft, sequence, match, passed[:index])
+                draft.give(sequence, most)
                 return
             if sequence.num_times_passed >= self._max_times_passed:
                 return
@@ -125,6 +131,5 @@ class FastAdmission:
         self.waiting.remove(sequence)
         self.prefilling.append(sequence)
         draft.started.append(sequence)
-        draft.give(sequence)
         for other in passed:
             other.num_times_passed += 1

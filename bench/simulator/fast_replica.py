@@ -48,7 +48,10 @@ class FastReplica:
         self._limits = limits
         self._on_end = on_end
         self._overheads = overheads or Overheads()
-        self._pace = Pace(target_token_time_s=policy.target_token_time_s)
+        self._pace = Pace(
+            target_token_time_s=policy.target_token_time_s,
+            max_step_stretch=policy.max_step_stretch,
+        )
         self._cache = FastCache(num_blocks=limits.num_usable_blocks, block_size=limits.block_size)
         self._admission = FastAdmission(
             self._cache, limits, max_times_passed=policy.max_times_passed
@@ -135,11 +138,16 @@ class FastReplica:
     def _chunks(self) -> list[Chunk]:
         num_rows = len(self._decoding)
         most = self._limits.max_num_batched_tokens - num_rows
-        budget = self._pace.prefill_budget(num_decode_rows=num_rows, most=most)
         admission = self._admission
-        if budget <= 0 or not (admission.waiting or admission.prefilling):
-            return []
         num_running = num_rows + len(admission.prefilling)
+        num_free = self._limits.max_num_seqs - num_running
+        budget = self._pace.prefill_budget(
+            num_decode_rows=num_rows,
+            num_prompts=len(admission.prefilling) + min(len(admission.waiting), num_free),
+            most=most,
+        )
+        if budget.num_tokens <= 0 or not (admission.waiting or admission.prefilling):
+            return []
         chunks, started = admission.fill(budget, num_running=num_running)
         for sequence in started:
             if not sequence.num_made:

@@ -22,7 +22,7 @@ _LONG_TOKENS = 20_000
 _URGENT, _PATIENT = 0, 2
 
 
-def shared_steps(setup: Setup, *, seconds: float = 40.0) -> Figures:
+def shared_steps(setup: Setup, *, seconds: float = 200.0) -> Figures:
     """How prompts share steps with streams: a long prompt, steady arrivals, bursts, all at once."""
     rate = _STEADY_RATE[setup.shape.name]
     figures, _ = long_prompt(setup)

@@ -11,7 +11,8 @@ Reading order:
 4. `prefix_cache`             which block holds which tokens;  `block_pool` who holds which block
 5. `batch`                    the running batch, as columns by slot
 6. `epoch`                    all of that which is lost with the workers
-7. `tenants`, `waiting`       who runs next;  `pace` how many prompt tokens a step may take
+7. `tenants`, `waiting`       who runs next;  `pace`, `steering`, `budget` how many prompt tokens a
+                              step may take
 8. `waiting_room`, `lifecycle` what happens to a sequence: waiting, start, preemption, end
 9. `admission`, `scheduler`   makes the next step;  `results` takes a step's tokens in
 10. `registry`, `ownership`   requests by name and owner, who reads them, how long they are kept

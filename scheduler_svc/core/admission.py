@@ -5,8 +5,8 @@ One budget of tokens is shared out in this order:
 1. the prompt that runs longest is sure of a quarter;
 2. running prompts that the rest lets end, the shortest first; then waiting ones likewise, in the
    queue's order, so that a short prompt does not stand behind a long one;
-3. what is left goes to the long ones: those that run, in the order of their start, then the first
-   that waits.
+3. what is left goes to the others: those that run, in the order of their start, then the first that
+   waits. Long ones bring the step to the budget's lower limit only.
 
 A waiting sequence that does not fit now, for lack of blocks or of budget, is passed by at most so
 many others; after that nobody passes it. Matching the prefix, reserving blocks and sizing the chunk
@@ -15,6 +15,7 @@ are one decision.
 
 from contextlib import closing
 
+from scheduler_svc.core.budget import Allowance, Budget
 from scheduler_svc.core.draft import Draft
 from scheduler_svc.core.epoch import Epoch
 from scheduler_svc.core.lifecycle import Lifecycle
@@ -39,63 +40,73 @@ class Admission:
         self._pace = pace
         self._num_plans = 0
 
-    def fill(self, draft: Draft, budget: int, now: float, *, may_start: bool) -> None:
-        """Gives chunks of at most `budget` tokens in all; starts waiting sequences if it may."""
+    def fill(self, draft: Draft, budget: Budget, now: float, *, may_start: bool) -> None:
+        """Gives chunks within the budget; starts waiting sequences if it may."""
         self._num_plans += 1
         running = list(draft.epoch.prefilling)
-        sure = min(self._chunk(draft.epoch, running[0]), max(budget // 4, 1)) if running else 0
-        left = budget - sure
+        sure = min(self._chunk(draft.epoch, running[0]), budget.num_sure_tokens) if running else 0
+        allowance = Allowance(budget, num_reserved=sure)
         for sequence in sorted(running[1:], key=lambda each: self._remaining(draft.epoch, each)):
-            if self._chunk(draft.epoch, sequence) <= left:
-                left -= self._give(draft, sequence, left)
+            if self._chunk(draft.epoch, sequence) <= allowance.num_left:
+                self._give(draft, sequence, allowance, allowance.num_left)
         passed: list[Sequence] = []
-        if may_start and left:
-            left, passed = self._start_short(draft, left, now)
-        left += sure
+        if may_start and allowance.num_left:
+            passed = self._start_short(draft, allowance, now)
+        allowance.open_to_pieces()
         for sequence in running:
-            if sequence not in draft.chunked and left:
-                left -= self._give(draft, sequence, left)
-        if left:
-            self._start_long(draft, passed, left, now)
+            most = allowance.num_left_for(sequence.num_stored)
+            if sequence not in draft.chunked and most:
+                self._give(draft, sequence, allowance, most)
+        self._start_long(draft, passed, allowance, now)
 
     def start_alone(self, draft: Draft, sequence: Sequence, budget: int, now: float) -> None:
         """Starts a suspect, if it fits; the batch is empty."""
         match = self._consider(draft.epoch, sequence, None)
         if match is not None:
-            self._start(draft, sequence, match, budget, now)
+            allowance = Allowance(Budget(budget, budget), num_reserved=0)
+            self._start(draft, sequence, match, now)
+            self._give(draft, sequence, allowance, budget)
 
-    def _start_short(self, draft: Draft, left: int, now: float) -> tuple[int, list[Sequence]]:
-        """Starts waiting sequences that end their prompt; returns budget left, who was passed."""
+    def _start_short(self, draft: Draft, allowance: Allowance, now: float) -> list[Sequence]:
+        """Starts waiting sequences that end their prompt; returns who was passed."""
         passed: list[Sequence] = []
         batch = draft.epoch.batch
         with closing(self._lifecycle.room.queue.walk()) as candidates:
             for sequence in candidates:
+                left = allowance.num_left
                 match = self._consider(draft.epoch, sequence, left)
                 if self._is_late(draft.epoch, sequence, now):
                     self._lifecycle.end_request(sequence.request, EndReason.DEADLINE, now)
                     passed = [each for each in passed if each.end is None]
                 elif match is not None:
                     self._note_passed(passed)
-                    left -= self._start(draft, sequence, match, left, now)
+                    self._start(draft, sequence, match, now)
+                    self._give(draft, sequence, allowance, left)
                 else:
                     passed.append(sequence)
-                may_go_on = left and batch.num_free_slots and len(passed) < _MAX_LOOK_AHEAD
+                may_go_on = (
+                    allowance.num_left and batch.num_free_slots and len(passed) < _MAX_LOOK_AHEAD
+                )
                 if not may_go_on or not all(self._may_be_passed(each) for each in passed):
                     break
-        return left, passed
+        return passed
 
     def _may_be_passed(self, sequence: Sequence) -> bool:
         return sequence.num_times_passed < self._policy.max_times_passed
 
-    def _start_long(self, draft: Draft, passed: list[Sequence], left: int, now: float) -> None:
+    def _start_long(
+        self, draft: Draft, passed: list[Sequence], allowance: Allowance, now: float
+    ) -> None:
         """Starts the first of those that lacked nothing but budget, with what is left of it."""
         for index, sequence in enumerate(passed):
-            if not draft.epoch.batch.num_free_slots:
+            most = allowance.num_left_for(sequence.num_stored)
+            if not (most and draft.epoch.batch.num_free_slots):
                 return
             match = self._consider(draft.epoch, sequence, None)
             if match is not None:
                 self._note_passed(passed[:index])
-                self._start(draft, sequence, match, left, now)
+                self._start(draft, sequence, match, now)
+                self._give(draft, sequence, allowance, most)
                 return
             if not self._may_be_passed(sequence):
                 return
@@ -133,17 +144,16 @@ class Admission:
         most = (sequence.num_stored - 1) // epoch.limits.block_size
         return cache.match(root, sequence.tokens, max_blocks=most)
 
-    def _start(self, draft: Draft, sequence: Sequence, match: Match, left: int, now: float) -> int:
+    def _start(self, draft: Draft, sequence: Sequence, match: Match, now: float) -> None:
         self._lifecycle.start(draft.epoch, sequence, match, now)
         draft.add_start(sequence)
-        return self._give(draft, sequence, left)
 
-    def _give(self, draft: Draft, sequence: Sequence, left: int) -> int:
-        """Gives a sequence its next chunk; returns its tokens."""
-        num_tokens = min(self._chunk(draft.epoch, sequence), left)
+    def _give(self, draft: Draft, sequence: Sequence, allowance: Allowance, most: int) -> None:
+        """Gives a sequence its next chunk."""
+        num_tokens = min(self._chunk(draft.epoch, sequence), most)
         draft.add_chunk(sequence, num_tokens)
+        allowance.take(num_tokens)
         self._lifecycle.shares.charge(sequence.request.tenant_index, num_tokens)
-        return num_tokens
 
     def _chunk(self, epoch: Epoch, sequence: Sequence) -> int:
         return self._capped(self._remaining(epoch, sequence))

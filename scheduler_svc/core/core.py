@@ -58,7 +58,10 @@ class Core:
         self._cache_root = cache_root
         self._digest = digest
         self._news = NewsBox()
-        self._pace = Pace(target_token_time_s=policy.target_token_time_s)
+        self._pace = Pace(
+            target_token_time_s=policy.target_token_time_s,
+            max_step_stretch=policy.max_step_stretch,
+        )
         shares = TenantShares()
         self._registry = Registry(
             max_keep_for_s=policy.max_keep_for_s, max_retained_tokens=policy.max_retained_tokens

@@ -50,6 +50,9 @@ class Policy:
     max_prefill_chunk_tokens: int = 0
     # Time between a stream's tokens that prompts sharing its steps should keep.
     target_token_time_s: float = 0.1
+    # Longest step with a piece of a long prompt beside streams, in steps without prompts; 0: only
+    # the time above counts.
+    max_step_stretch: float = 1.7
     # Waiting requests that have not run yet.
     max_queue_requests: int = 2048
     max_queue_tokens: int = 4_000_000

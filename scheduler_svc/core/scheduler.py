@@ -98,11 +98,14 @@ class Scheduler:
     def _prefill(self, epoch: Epoch, draft: Draft, now: float) -> None:
         room, suspicion = self._lifecycle.room, self._lifecycle.room.suspicion
         most = epoch.limits.max_num_batched_tokens - draft.num_decode_rows
-        budget = self._pace.prefill_budget(num_decode_rows=draft.num_decode_rows, most=most)
-        if budget <= 0:
+        num_prompts = len(epoch.prefilling) + min(len(room.queue), epoch.batch.num_free_slots)
+        budget = self._pace.prefill_budget(
+            num_decode_rows=draft.num_decode_rows, num_prompts=num_prompts, most=most
+        )
+        if budget.num_tokens <= 0:
             return
         if suspicion.waiting and not epoch.batch.num_occupied:
-            self._admission.start_alone(draft, suspicion.waiting[0], budget, now)
+            self._admission.start_alone(draft, suspicion.waiting[0], budget.num_tokens, now)
             return
         # While a suspect waits nobody starts, so that the batch empties; while one runs, neither.
         has_candidates = bool(room.queue) and epoch.batch.num_free_slots > 0

@@ -126,6 +126,7 @@ def policy_from(config: ServiceConfig) -> Policy:
         use_prefix_cache=not config.no_prefix_cache,
         max_prefill_chunk_tokens=config.max_prefill_chunk_tokens,
         target_token_time_s=config.target_token_time_ms / 1000,
+        max_step_stretch=config.max_step_stretch,
         max_queue_requests=config.max_queue_requests,
         max_queue_tokens=config.max_queue_tokens,
         max_outputs=config.max_outputs,
