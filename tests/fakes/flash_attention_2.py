@@ -5,6 +5,8 @@ float32 reference, so that a backend written against it is checked whole without
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import torch
@@ -101,11 +103,16 @@ def _check(
     assert q.shape[-1] <= 256
 
 
-def install() -> None:
-    """Make `import flash_attn` find this."""
+@contextmanager
+def installed() -> Iterator[None]:
+    """`import flash_attn` finds this while the context lasts, and nothing afterwards."""
     module = ModuleType("flash_attn")
     module.__dict__.update(
         flash_attn_varlen_func=flash_attn_varlen_func,
         flash_attn_with_kvcache=flash_attn_with_kvcache,
     )
     sys.modules["flash_attn"] = module
+    try:
+        yield
+    finally:
+        del sys.modules["flash_attn"]

@@ -1,5 +1,6 @@
 """The flash-attn backend calls the package as it is: rows of all kinds, padding between them."""
 
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -17,8 +18,10 @@ NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 2, 32
 
 @pytest.fixture(scope="module")
 def backend() -> StoredBackend:
-    flash_attention_2.install()
-    made: StoredBackend = import_module("worker_svc.attention.fa2_backend").Fa2Backend()
+    with flash_attention_2.installed():
+        made: StoredBackend = import_module("worker_svc.attention.fa2_backend").Fa2Backend()
+    # others look for the package by name: the module that found the fake must not be found again
+    del sys.modules["worker_svc.attention.fa2_backend"]
     return made
 
 
