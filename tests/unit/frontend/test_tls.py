@@ -104,6 +104,25 @@ async def test_a_new_certificate_serves_new_connections_without_a_restart(
         assert await served_model(service, successor) == MODEL
 
 
+async def test_new_authorities_decide_about_new_connections(
+    model: ServedModel, run_dir: Path, server: Pair, authority: Pair, tmp_path: Path
+) -> None:
+    successor = make_authority(tmp_path, "successor")
+    former = make_certificate(tmp_path, "former", signed_by=authority)
+    newcomer = make_certificate(tmp_path, "newcomer", signed_by=successor)
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(authority.certificate, trusted)
+    async with secured(model, run_dir, server, tls_client_ca=str(trusted)) as service:
+        assert await served_model(service, authority, former) == MODEL
+        successor.certificate.replace(trusted)
+        assert await served_model(service, authority, newcomer) == MODEL
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await served_model(service, authority, former)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        trusted.write_text("no authority")  # changes nothing
+        assert await served_model(service, authority, newcomer) == MODEL
+
+
 def test_a_failing_reload_keeps_what_is_there_and_is_told_once(
     files: TlsFiles, server: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
