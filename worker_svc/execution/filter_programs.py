@@ -38,6 +38,7 @@ def filter_row(
     key_bits: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
+    """Program (row): find what the row's filters keep, and write -inf over the rest."""
     row = tl.program_id(0)
     temperature = tl.load(temperature_ptr + row)
     top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
