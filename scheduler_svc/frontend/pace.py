@@ -38,7 +38,11 @@ class Pace:
         """That chunk was taken by the client's connection."""
         if now - self._made_at >= STALL_S:
             self._traffic.stalled("client")
-        most = max((len(delta.token_ids) for delta in chunk.outputs), default=0)
+        outputs = chunk.outputs
+        if len(outputs) == 1:  # nearly always, and on the way of every chunk
+            most = len(outputs[0].token_ids)
+        else:
+            most = max((len(delta.token_ids) for delta in outputs), default=0)
         if not most:
             return
         if self._tokens_at is not None:
