@@ -17,6 +17,7 @@ from scheduler_svc.control.hub import ControlHub
 from scheduler_svc.endpoints import Endpoints
 from scheduler_svc.metrics.exporter import SnapshotStore
 from scheduler_svc.metrics.http import MetricsServer
+from scheduler_svc.security.denial_log import DenialLog
 from scheduler_svc.security.guard import KeyGuard
 from scheduler_svc.security.keys import key_ring
 from scheduler_svc.security.ports import admin_tls
@@ -99,11 +100,7 @@ def _listen_metrics(metrics: MetricsServer, config: ServiceConfig) -> str:
 
 def _admin_guards(config: ServiceConfig) -> list[KeyGuard]:
     keys = key_ring(flag="--admin-keys-file", path=config.admin_keys_file)
-    return [] if keys is None else [KeyGuard(keys, on_denial=_log_admin_denial)]
-
-
-def _log_admin_denial() -> None:
-    _LOG.warning("an admin call without a known key was refused")
+    return [] if keys is None else [KeyGuard(keys, on_denial=DenialLog("admin").note)]
 
 
 async def _listen_admin(
