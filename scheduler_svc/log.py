@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import sys
 import time
 
@@ -70,7 +71,11 @@ def _utc(seconds: float) -> str:
 
 
 def configure_logging(*, role: str, level: str, form: str) -> None:
-    """Sends all log lines of this process to stderr in one form; replaces earlier handlers."""
+    """Sends all log lines of this process to stderr in one form; replaces earlier handlers.
+
+    gRPC writes lines of its own, one for each failed handshake: strangers could fill the log.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read with the first server or channel
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(role) if form == "json" else TextFormatter(role))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

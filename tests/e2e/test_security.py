@@ -95,6 +95,8 @@ def test_without_tls_or_a_client_certificate_there_is_no_connection(secured: Sec
             pytest.raises((octavo.Unavailable, octavo.DeadlineExceeded)),
         ):
             client.model_info()
+    # strangers at the door do not fill the log
+    assert "andshake failed" not in secured.replica.log()
 
 
 def test_a_request_is_known_to_its_tenant_only(secured: Secured) -> None:
