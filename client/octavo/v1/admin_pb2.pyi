@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,86 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _OutputPhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OutputPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OutputPhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OUTPUT_PHASE_UNSPECIFIED: _OutputPhase.ValueType  # 0
+    """Never sent."""
+    OUTPUT_PHASE_WAITING: _OutputPhase.ValueType  # 1
+    """It does not run; its wait_reason says why."""
+    OUTPUT_PHASE_PREFILL: _OutputPhase.ValueType  # 2
+    """Its prompt, or what it has to compute anew, is being computed."""
+    OUTPUT_PHASE_DECODE: _OutputPhase.ValueType  # 3
+    """It generates tokens."""
+    OUTPUT_PHASE_ENDED: _OutputPhase.ValueType  # 4
+    """It has ended; other outputs of its request go on."""
+
+class OutputPhase(_OutputPhase, metaclass=_OutputPhaseEnumTypeWrapper):
+    """What an output does."""
+
+OUTPUT_PHASE_UNSPECIFIED: OutputPhase.ValueType  # 0
+"""Never sent."""
+OUTPUT_PHASE_WAITING: OutputPhase.ValueType  # 1
+"""It does not run; its wait_reason says why."""
+OUTPUT_PHASE_PREFILL: OutputPhase.ValueType  # 2
+"""Its prompt, or what it has to compute anew, is being computed."""
+OUTPUT_PHASE_DECODE: OutputPhase.ValueType  # 3
+"""It generates tokens."""
+OUTPUT_PHASE_ENDED: OutputPhase.ValueType  # 4
+"""It has ended; other outputs of its request go on."""
+Global___OutputPhase: _TypeAlias = OutputPhase  # noqa: Y015
+
+class _WaitReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WaitReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WAIT_REASON_UNSPECIFIED: _WaitReason.ValueType  # 0
+    """It runs or has ended."""
+    WAIT_REASON_TURN: _WaitReason.ValueType  # 1
+    """Its turn has not come: others of its class are before it, or the step's budget is spent."""
+    WAIT_REASON_SLOT: _WaitReason.ValueType  # 2
+    """All slots of the running batch are taken."""
+    WAIT_REASON_BLOCKS: _WaitReason.ValueType  # 3
+    """It needs more KV blocks than can be had."""
+    WAIT_REASON_PROMPT: _WaitReason.ValueType  # 4
+    """Another output computes the prompt that it shares."""
+    WAIT_REASON_READER: _WaitReason.ValueType  # 5
+    """Nobody reads it, and it has made its tokens for that."""
+    WAIT_REASON_ALONE: _WaitReason.ValueType  # 6
+    """Steps died with it: it waits until it can run alone."""
+    WAIT_REASON_WORKERS: _WaitReason.ValueType  # 7
+    """No workers are there."""
+    WAIT_REASON_RESULTS: _WaitReason.ValueType  # 8
+    """It was preempted; tokens of steps in flight are still to come."""
+
+class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
+    """Why an output does not run."""
+
+WAIT_REASON_UNSPECIFIED: WaitReason.ValueType  # 0
+"""It runs or has ended."""
+WAIT_REASON_TURN: WaitReason.ValueType  # 1
+"""Its turn has not come: others of its class are before it, or the step's budget is spent."""
+WAIT_REASON_SLOT: WaitReason.ValueType  # 2
+"""All slots of the running batch are taken."""
+WAIT_REASON_BLOCKS: WaitReason.ValueType  # 3
+"""It needs more KV blocks than can be had."""
+WAIT_REASON_PROMPT: WaitReason.ValueType  # 4
+"""Another output computes the prompt that it shares."""
+WAIT_REASON_READER: WaitReason.ValueType  # 5
+"""Nobody reads it, and it has made its tokens for that."""
+WAIT_REASON_ALONE: WaitReason.ValueType  # 6
+"""Steps died with it: it waits until it can run alone."""
+WAIT_REASON_WORKERS: WaitReason.ValueType  # 7
+"""No workers are there."""
+WAIT_REASON_RESULTS: WaitReason.ValueType  # 8
+"""It was preempted; tokens of steps in flight are still to come."""
+Global___WaitReason: _TypeAlias = WaitReason  # noqa: Y015
 
 @_typing.final
 class GetStateRequest(_message.Message):
@@ -230,3 +311,265 @@ class DrainResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
+
+@_typing.final
+class ListRequestsRequest(_message.Message):
+    """Asks for the requests that live."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    INCLUDE_BLOCKS_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """Most requests in the answer, 1 to 1,000. Default: 100."""
+    after: _builtins.int
+    """Lists those that arrived after this one: next_after of an earlier answer. Default: from the oldest on."""
+    tenant: _builtins.str
+    """Lists this tenant's only. Default: all tenants'."""
+    include_blocks: _builtins.bool
+    """Names the KV blocks that each output holds, not only their number."""
+    def __init__(
+        self,
+        *,
+        limit: _builtins.int | None = ...,
+        after: _builtins.int = ...,
+        tenant: _builtins.str | None = ...,
+        include_blocks: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_tenant", b"_tenant", "limit", b"limit", "tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_tenant", b"_tenant", "after", b"after", "include_blocks", b"include_blocks", "limit", b"limit", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__tenant: _TypeAlias = _typing.Literal["tenant"]  # noqa: Y015
+    _WhichOneofArgType__tenant: _TypeAlias = _typing.Literal["_tenant", b"_tenant"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tenant) -> _WhichOneofReturnType__tenant | None: ...
+
+Global___ListRequestsRequest: _TypeAlias = ListRequestsRequest  # noqa: Y015
+
+@_typing.final
+class ListRequestsResponse(_message.Message):
+    """Requests that live, the oldest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    NUM_LIVE_REQUESTS_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    num_live_requests: _builtins.int
+    """How many live, listed or not, of the tenant that was asked for."""
+    next_after: _builtins.int
+    """What to ask for next, when more follow; 0 otherwise."""
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestState]:
+        """The requests."""
+
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantState]:
+        """Tenants, those with the most prompt tokens first; at most 64."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___RequestState] | None = ...,
+        num_live_requests: _builtins.int = ...,
+        next_after: _builtins.int = ...,
+        tenants: _abc.Iterable[Global___TenantState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_after", b"next_after", "num_live_requests", b"num_live_requests", "requests", b"requests", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequestsResponse: _TypeAlias = ListRequestsResponse  # noqa: Y015
+
+@_typing.final
+class RequestState(_message.Message):
+    """One request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    HAS_READER_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Its tenant."""
+    request_id: _builtins.str
+    """Its id."""
+    priority: _builtins.int
+    """Priority class; lower is more urgent."""
+    age_s: _builtins.float
+    """Seconds since the core took it."""
+    prompt_tokens: _builtins.int
+    """Tokens of the prompt."""
+    cached_tokens: _builtins.int
+    """Tokens of the prompt that were in the prefix cache when it first ran."""
+    has_reader: _builtins.bool
+    """Whether a client reads it; one that nobody reads pauses after some tokens."""
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputState]:
+        """Its outputs, in the order of their index."""
+
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        age_s: _builtins.float = ...,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        has_reader: _builtins.bool = ...,
+        outputs: _abc.Iterable[Global___OutputState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "cached_tokens", b"cached_tokens", "has_reader", b"has_reader", "outputs", b"outputs", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestState: _TypeAlias = RequestState  # noqa: Y015
+
+@_typing.final
+class OutputState(_message.Message):
+    """One output of a request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    WAIT_REASON_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Which output."""
+    phase: Global___OutputPhase.ValueType
+    """What it does."""
+    wait_reason: Global___WaitReason.ValueType
+    """Why it does not run, for OUTPUT_PHASE_WAITING."""
+    num_tokens: _builtins.int
+    """Tokens generated so far."""
+    num_computed_tokens: _builtins.int
+    """Tokens, of prompt and output, whose computation is planned; 0 while it waits."""
+    num_blocks: _builtins.int
+    """KV blocks that it holds; blocks that several outputs share count for each."""
+    num_preemptions: _builtins.int
+    """How often it was preempted."""
+    @_builtins.property
+    def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """These blocks in the order of the tokens in them, with include_blocks."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        phase: Global___OutputPhase.ValueType = ...,
+        wait_reason: Global___WaitReason.ValueType = ...,
+        num_tokens: _builtins.int = ...,
+        num_computed_tokens: _builtins.int = ...,
+        num_blocks: _builtins.int = ...,
+        block_ids: _abc.Iterable[_builtins.int] | None = ...,
+        num_preemptions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "index", b"index", "num_blocks", b"num_blocks", "num_computed_tokens", b"num_computed_tokens", "num_preemptions", b"num_preemptions", "num_tokens", b"num_tokens", "phase", b"phase", "wait_reason", b"wait_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutputState: _TypeAlias = OutputState  # noqa: Y015
+
+@_typing.final
+class TenantState(_message.Message):
+    """What a tenant has and had."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    NUM_LIVE_REQUESTS_FIELD_NUMBER: _builtins.int
+    NUM_WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant."""
+    num_live_requests: _builtins.int
+    """Its requests that live."""
+    num_waiting_requests: _builtins.int
+    """Its requests that have not run yet."""
+    prompt_tokens: _builtins.int
+    """Prompt tokens of its requests that began to run, since the core started or the tenant was forgotten: of several
+    hundred tenants the ones idle for longest are.
+    """
+    cached_tokens: _builtins.int
+    """Of those, tokens that were in the prefix cache: divided by prompt_tokens, the tenant's hit rate."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        num_live_requests: _builtins.int = ...,
+        num_waiting_requests: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "num_live_requests", b"num_live_requests", "num_waiting_requests", b"num_waiting_requests", "prompt_tokens", b"prompt_tokens", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantState: _TypeAlias = TenantState  # noqa: Y015
+
+@_typing.final
+class FlushPrefixCacheRequest(_message.Message):
+    """Asks to forget all cached prefixes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushPrefixCacheRequest: _TypeAlias = FlushPrefixCacheRequest  # noqa: Y015
+
+@_typing.final
+class FlushPrefixCacheResponse(_message.Message):
+    """Says what was forgotten."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    num_blocks: _builtins.int
+    """KV blocks that could be found before."""
+    def __init__(
+        self,
+        *,
+        num_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_blocks", b"num_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushPrefixCacheResponse: _TypeAlias = FlushPrefixCacheResponse  # noqa: Y015

@@ -40,6 +40,16 @@ class AdminServiceStub(object):
                 request_serializer=octavo_dot_v1_dot_admin__pb2.GetStateRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_admin__pb2.GetStateResponse.FromString,
                 _registered_method=True)
+        self.ListRequests = channel.unary_unary(
+                '/octavo.v1.AdminService/ListRequests',
+                request_serializer=octavo_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+                _registered_method=True)
+        self.FlushPrefixCache = channel.unary_unary(
+                '/octavo.v1.AdminService/FlushPrefixCache',
+                request_serializer=octavo_dot_v1_dot_admin__pb2.FlushPrefixCacheRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_admin__pb2.FlushPrefixCacheResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/octavo.v1.AdminService/Drain',
                 request_serializer=octavo_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
@@ -53,6 +63,20 @@ class AdminServiceServicer(object):
 
     def GetState(self, request, context):
         """Says what the replica does now, from snapshots at most about a second old.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRequests(self, request, context):
+        """Lists what runs and what waits, and why, as it is at one moment between two steps.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FlushPrefixCache(self, request, context):
+        """Forgets all cached prefixes; what runs goes on. Repeating it is harmless.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,6 +97,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetState,
                     request_deserializer=octavo_dot_v1_dot_admin__pb2.GetStateRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_admin__pb2.GetStateResponse.SerializeToString,
+            ),
+            'ListRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequests,
+                    request_deserializer=octavo_dot_v1_dot_admin__pb2.ListRequestsRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_admin__pb2.ListRequestsResponse.SerializeToString,
+            ),
+            'FlushPrefixCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushPrefixCache,
+                    request_deserializer=octavo_dot_v1_dot_admin__pb2.FlushPrefixCacheRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_admin__pb2.FlushPrefixCacheResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -108,6 +142,60 @@ class AdminService(object):
             '/octavo.v1.AdminService/GetState',
             octavo_dot_v1_dot_admin__pb2.GetStateRequest.SerializeToString,
             octavo_dot_v1_dot_admin__pb2.GetStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.AdminService/ListRequests',
+            octavo_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
+            octavo_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushPrefixCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.AdminService/FlushPrefixCache',
+            octavo_dot_v1_dot_admin__pb2.FlushPrefixCacheRequest.SerializeToString,
+            octavo_dot_v1_dot_admin__pb2.FlushPrefixCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

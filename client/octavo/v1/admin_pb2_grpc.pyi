@@ -35,6 +35,10 @@ class AdminServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetState: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStateRequest, _admin_pb2.GetStateResponse]
     """Says what the replica does now, from snapshots at most about a second old."""
+    ListRequests: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRequestsRequest, _admin_pb2.ListRequestsResponse]
+    """Lists what runs and what waits, and why, as it is at one moment between two steps."""
+    FlushPrefixCache: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FlushPrefixCacheRequest, _admin_pb2.FlushPrefixCacheResponse]
+    """Forgets all cached prefixes; what runs goes on. Repeating it is harmless."""
     Drain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainRequest, _admin_pb2.DrainResponse]
     """Begins to drain: readiness goes off, new requests are refused, running ones finish or meet the drain limit, then the
     replica stops. Repeating it is harmless.
@@ -47,6 +51,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetState: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStateRequest, _admin_pb2.GetStateResponse]  # type: ignore[assignment]
     """Says what the replica does now, from snapshots at most about a second old."""
+    ListRequests: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRequestsRequest, _admin_pb2.ListRequestsResponse]  # type: ignore[assignment]
+    """Lists what runs and what waits, and why, as it is at one moment between two steps."""
+    FlushPrefixCache: _aio.UnaryUnaryMultiCallable[_admin_pb2.FlushPrefixCacheRequest, _admin_pb2.FlushPrefixCacheResponse]  # type: ignore[assignment]
+    """Forgets all cached prefixes; what runs goes on. Repeating it is harmless."""
     Drain: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainRequest, _admin_pb2.DrainResponse]  # type: ignore[assignment]
     """Begins to drain: readiness goes off, new requests are refused, running ones finish or meet the drain limit, then the
     replica stops. Repeating it is harmless.
@@ -62,6 +70,22 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetStateResponse, _abc.Awaitable[_admin_pb2.GetStateResponse]]:
         """Says what the replica does now, from snapshots at most about a second old."""
+
+    @_abc_1.abstractmethod
+    def ListRequests(
+        self,
+        request: _admin_pb2.ListRequestsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRequestsResponse, _abc.Awaitable[_admin_pb2.ListRequestsResponse]]:
+        """Lists what runs and what waits, and why, as it is at one moment between two steps."""
+
+    @_abc_1.abstractmethod
+    def FlushPrefixCache(
+        self,
+        request: _admin_pb2.FlushPrefixCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FlushPrefixCacheResponse, _abc.Awaitable[_admin_pb2.FlushPrefixCacheResponse]]:
+        """Forgets all cached prefixes; what runs goes on. Repeating it is harmless."""
 
     @_abc_1.abstractmethod
     def Drain(

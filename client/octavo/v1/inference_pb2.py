@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19octavo/v1/inference.proto\x12\toctavo.v1\x1a\x1cgoogle/protobuf/struct.proto\"_\n\x0fGenerateRequest\x12)\n\ngeneration\x18\x01 \x01(\x0b\x32\x15.octavo.v1.Generation\x12!\n\x06resume\x18\x02 \x01(\x0b\x32\x11.octavo.v1.Resume\"9\n\x10GenerateResponse\x12%\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x16.octavo.v1.StreamChunk\"A\n\x14GenerateUnaryRequest\x12)\n\ngeneration\x18\x01 \x01(\x0b\x32\x15.octavo.v1.Generation\"\x97\x01\n\x15GenerateUnaryResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\x05start\x18\x02 \x01(\x0b\x32\x16.octavo.v1.StreamStart\x12\"\n\x07outputs\x18\x03 \x03(\x0b\x32\x11.octavo.v1.Output\x12\x1f\n\x05usage\x18\x04 \x01(\x0b\x32\x10.octavo.v1.Usage\"8\n\rAttachRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_tokens\x18\x02 \x03(\x05\"7\n\x0e\x41ttachResponse\x12%\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x16.octavo.v1.StreamChunk\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\";\n\x0e\x43\x61ncelResponse\x12)\n\x07outcome\x18\x01 \x01(\x0e\x32\x18.octavo.v1.CancelOutcome\"4\n\x0fTokenizeRequest\x12!\n\x06prompt\x18\x01 \x01(\x0b\x32\x11.octavo.v1.Prompt\"3\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\"`\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12 \n\x13skip_special_tokens\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x15\n\x13GetModelInfoRequest\"\xc0\x02\n\x14GetModelInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x1b\n\x13max_sequence_tokens\x18\x03 \x01(\x05\x12\x12\n\nvocab_size\x18\x04 \x01(\x05\x12\x19\n\x11num_tokenizer_ids\x18\x05 \x01(\x05\x12\x15\n\reos_token_ids\x18\x06 \x03(\x05\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\x12\x33\n\x10\x64\x65\x66\x61ult_sampling\x18\x08 \x01(\x0b\x32\x19.octavo.v1.SamplingParams\x12\x0f\n\x07replica\x18\t \x01(\t\x12\x0f\n\x07version\x18\n \x01(\t\x12\x13\n\x0bmax_outputs\x18\x0b \x01(\x05\x12\x19\n\x11max_request_bytes\x18\x0c \x01(\x03\"\x86\x02\n\nGeneration\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12!\n\x06prompt\x18\x03 \x01(\x0b\x32\x11.octavo.v1.Prompt\x12+\n\x08sampling\x18\x04 \x01(\x0b\x32\x19.octavo.v1.SamplingParams\x12+\n\x08stopping\x18\x05 \x01(\x0b\x32\x19.octavo.v1.StoppingParams\x12\'\n\x06output\x18\x06 \x01(\x0b\x32\x17.octavo.v1.OutputParams\x12/\n\nscheduling\x18\x07 \x01(\x0b\x32\x1b.octavo.v1.SchedulingParams\"k\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12(\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x13.octavo.v1.TokenIdsH\x00\x12\x1f\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x0f.octavo.v1.ChatH\x00\x42\x06\n\x04kind\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xe0\x01\n\x04\x43hat\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.octavo.v1.ChatMessage\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12#\n\x16\x63ontinue_final_message\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12\x30\n\x0ftemplate_kwargs\x18\x04 \x01(\x0b\x32\x17.google.protobuf.StructB\x18\n\x16_add_generation_promptB\x19\n\x17_continue_final_message\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xc6\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x0e\n\x01n\x18\x06 \x01(\x05H\x05\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x04\n\x02_n\"\x86\x02\n\x0eStoppingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x03 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\x05\x12\x19\n\x0cinclude_stop\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nignore_eos\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12\x19\n\x0ctime_limit_s\x18\x07 \x01(\x02H\x04\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x0f\n\r_include_stopB\r\n\x0b_ignore_eosB\x0f\n\r_time_limit_s\"z\n\x0cOutputParams\x12 \n\x13skip_special_tokens\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x1c\n\x0fstream_interval\x18\x02 \x01(\x05H\x01\x88\x01\x01\x42\x16\n\x14_skip_special_tokensB\x12\n\x10_stream_interval\"\xc4\x01\n\x10SchedulingParams\x12\x15\n\x08priority\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\nkeep_for_s\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x1c\n\x0fskip_cache_read\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x1d\n\x10skip_cache_store\x18\x04 \x01(\x08H\x03\x88\x01\x01\x42\x0b\n\t_priorityB\r\n\x0b_keep_for_sB\x12\n\x10_skip_cache_readB\x13\n\x11_skip_cache_store\"_\n\x06Resume\x12)\n\x07outputs\x18\x01 \x03(\x0b\x32\x18.octavo.v1.ResumedOutput\x12\x11\n\x04seed\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x03\x42\x07\n\x05_seed\"E\n\rResumedOutput\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12!\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x11.octavo.v1.Finish\"\x92\x01\n\x0bStreamChunk\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\x05start\x18\x02 \x01(\x0b\x32\x16.octavo.v1.StreamStart\x12\'\n\x07outputs\x18\x03 \x03(\x0b\x32\x16.octavo.v1.OutputDelta\x12\x1f\n\x05usage\x18\x04 \x01(\x0b\x32\x10.octavo.v1.Usage\"a\n\x0bStreamStart\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x0f\n\x07replica\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x12\n\nmax_tokens\x18\x04 \x01(\x05\x12\x10\n\x08warnings\x18\x05 \x03(\t\"{\n\x0bOutputDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x19\n\x11\x66irst_token_index\x18\x02 \x01(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12!\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x11.octavo.v1.Finish\"[\n\x06Output\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12!\n\x06\x66inish\x18\x04 \x01(\x0b\x32\x11.octavo.v1.Finish\"\x99\x01\n\x06\x46inish\x12\'\n\x06reason\x18\x01 \x01(\x0e\x32\x17.octavo.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x02 \x01(\t\x12\x1a\n\rstop_token_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x12\n\nnum_tokens\x18\x05 \x01(\x05\x42\x10\n\x0e_stop_token_id\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\x12\x15\n\rcached_tokens\x18\x03 \x01(\x05*r\n\rCancelOutcome\x12\x1e\n\x1a\x43\x41NCEL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43\x41NCEL_OUTCOME_CANCELLED\x10\x01\x12#\n\x1f\x43\x41NCEL_OUTCOME_ALREADY_FINISHED\x10\x02*\xef\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x04\x12\x1c\n\x18\x46INISH_REASON_TIME_LIMIT\x10\x05\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x06\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x07\x32\x8e\x04\n\x10InferenceService\x12\x45\n\x08Generate\x12\x1a.octavo.v1.GenerateRequest\x1a\x1b.octavo.v1.GenerateResponse0\x01\x12R\n\rGenerateUnary\x12\x1f.octavo.v1.GenerateUnaryRequest\x1a .octavo.v1.GenerateUnaryResponse\x12?\n\x06\x41ttach\x12\x18.octavo.v1.AttachRequest\x1a\x19.octavo.v1.AttachResponse0\x01\x12=\n\x06\x43\x61ncel\x12\x18.octavo.v1.CancelRequest\x1a\x19.octavo.v1.CancelResponse\x12\x43\n\x08Tokenize\x12\x1a.octavo.v1.TokenizeRequest\x1a\x1b.octavo.v1.TokenizeResponse\x12I\n\nDetokenize\x12\x1c.octavo.v1.DetokenizeRequest\x1a\x1d.octavo.v1.DetokenizeResponse\x12O\n\x0cGetModelInfo\x12\x1e.octavo.v1.GetModelInfoRequest\x1a\x1f.octavo.v1.GetModelInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19octavo/v1/inference.proto\x12\toctavo.v1\x1a\x1cgoogle/protobuf/struct.proto\"_\n\x0fGenerateRequest\x12)\n\ngeneration\x18\x01 \x01(\x0b\x32\x15.octavo.v1.Generation\x12!\n\x06resume\x18\x02 \x01(\x0b\x32\x11.octavo.v1.Resume\"9\n\x10GenerateResponse\x12%\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x16.octavo.v1.StreamChunk\"A\n\x14GenerateUnaryRequest\x12)\n\ngeneration\x18\x01 \x01(\x0b\x32\x15.octavo.v1.Generation\"\x97\x01\n\x15GenerateUnaryResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\x05start\x18\x02 \x01(\x0b\x32\x16.octavo.v1.StreamStart\x12\"\n\x07outputs\x18\x03 \x03(\x0b\x32\x11.octavo.v1.Output\x12\x1f\n\x05usage\x18\x04 \x01(\x0b\x32\x10.octavo.v1.Usage\"8\n\rAttachRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_tokens\x18\x02 \x03(\x05\"7\n\x0e\x41ttachResponse\x12%\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x16.octavo.v1.StreamChunk\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\";\n\x0e\x43\x61ncelResponse\x12)\n\x07outcome\x18\x01 \x01(\x0e\x32\x18.octavo.v1.CancelOutcome\"4\n\x0fTokenizeRequest\x12!\n\x06prompt\x18\x01 \x01(\x0b\x32\x11.octavo.v1.Prompt\"3\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\"`\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12 \n\x13skip_special_tokens\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"e\n\x0f\x45stimateRequest\x12!\n\x06prompt\x18\x01 \x01(\x0b\x32\x11.octavo.v1.Prompt\x12/\n\nscheduling\x18\x02 \x01(\x0b\x32\x1b.octavo.v1.SchedulingParams\"\xaa\x01\n\x10\x45stimateResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x15\n\rcached_tokens\x18\x02 \x01(\x05\x12\x1a\n\x12num_requests_ahead\x18\x03 \x01(\x05\x12\x18\n\x10num_tokens_ahead\x18\x04 \x01(\x03\x12\x1d\n\x10predicted_ttft_s\x18\x05 \x01(\x02H\x00\x88\x01\x01\x42\x13\n\x11_predicted_ttft_s\"\x15\n\x13GetModelInfoRequest\"\xc0\x02\n\x14GetModelInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x1b\n\x13max_sequence_tokens\x18\x03 \x01(\x05\x12\x12\n\nvocab_size\x18\x04 \x01(\x05\x12\x19\n\x11num_tokenizer_ids\x18\x05 \x01(\x05\x12\x15\n\reos_token_ids\x18\x06 \x03(\x05\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\x12\x33\n\x10\x64\x65\x66\x61ult_sampling\x18\x08 \x01(\x0b\x32\x19.octavo.v1.SamplingParams\x12\x0f\n\x07replica\x18\t \x01(\t\x12\x0f\n\x07version\x18\n \x01(\t\x12\x13\n\x0bmax_outputs\x18\x0b \x01(\x05\x12\x19\n\x11max_request_bytes\x18\x0c \x01(\x03\"\x86\x02\n\nGeneration\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12!\n\x06prompt\x18\x03 \x01(\x0b\x32\x11.octavo.v1.Prompt\x12+\n\x08sampling\x18\x04 \x01(\x0b\x32\x19.octavo.v1.SamplingParams\x12+\n\x08stopping\x18\x05 \x01(\x0b\x32\x19.octavo.v1.StoppingParams\x12\'\n\x06output\x18\x06 \x01(\x0b\x32\x17.octavo.v1.OutputParams\x12/\n\nscheduling\x18\x07 \x01(\x0b\x32\x1b.octavo.v1.SchedulingParams\"k\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12(\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x13.octavo.v1.TokenIdsH\x00\x12\x1f\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x0f.octavo.v1.ChatH\x00\x42\x06\n\x04kind\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xe0\x01\n\x04\x43hat\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.octavo.v1.ChatMessage\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12#\n\x16\x63ontinue_final_message\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12\x30\n\x0ftemplate_kwargs\x18\x04 \x01(\x0b\x32\x17.google.protobuf.StructB\x18\n\x16_add_generation_promptB\x19\n\x17_continue_final_message\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xc6\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x0e\n\x01n\x18\x06 \x01(\x05H\x05\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x04\n\x02_n\"\x86\x02\n\x0eStoppingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x03 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\x05\x12\x19\n\x0cinclude_stop\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nignore_eos\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12\x19\n\x0ctime_limit_s\x18\x07 \x01(\x02H\x04\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x0f\n\r_include_stopB\r\n\x0b_ignore_eosB\x0f\n\r_time_limit_s\"z\n\x0cOutputParams\x12 \n\x13skip_special_tokens\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x1c\n\x0fstream_interval\x18\x02 \x01(\x05H\x01\x88\x01\x01\x42\x16\n\x14_skip_special_tokensB\x12\n\x10_stream_interval\"\xc4\x01\n\x10SchedulingParams\x12\x15\n\x08priority\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\nkeep_for_s\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x1c\n\x0fskip_cache_read\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x1d\n\x10skip_cache_store\x18\x04 \x01(\x08H\x03\x88\x01\x01\x42\x0b\n\t_priorityB\r\n\x0b_keep_for_sB\x12\n\x10_skip_cache_readB\x13\n\x11_skip_cache_store\"_\n\x06Resume\x12)\n\x07outputs\x18\x01 \x03(\x0b\x32\x18.octavo.v1.ResumedOutput\x12\x11\n\x04seed\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x03\x42\x07\n\x05_seed\"E\n\rResumedOutput\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12!\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x11.octavo.v1.Finish\"\x92\x01\n\x0bStreamChunk\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\x05start\x18\x02 \x01(\x0b\x32\x16.octavo.v1.StreamStart\x12\'\n\x07outputs\x18\x03 \x03(\x0b\x32\x16.octavo.v1.OutputDelta\x12\x1f\n\x05usage\x18\x04 \x01(\x0b\x32\x10.octavo.v1.Usage\"a\n\x0bStreamStart\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x0f\n\x07replica\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x12\n\nmax_tokens\x18\x04 \x01(\x05\x12\x10\n\x08warnings\x18\x05 \x03(\t\"{\n\x0bOutputDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x19\n\x11\x66irst_token_index\x18\x02 \x01(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12!\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x11.octavo.v1.Finish\"[\n\x06Output\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12!\n\x06\x66inish\x18\x04 \x01(\x0b\x32\x11.octavo.v1.Finish\"\x99\x01\n\x06\x46inish\x12\'\n\x06reason\x18\x01 \x01(\x0e\x32\x17.octavo.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x02 \x01(\t\x12\x1a\n\rstop_token_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x12\n\nnum_tokens\x18\x05 \x01(\x05\x42\x10\n\x0e_stop_token_id\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\x12\x15\n\rcached_tokens\x18\x03 \x01(\x05*r\n\rCancelOutcome\x12\x1e\n\x1a\x43\x41NCEL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43\x41NCEL_OUTCOME_CANCELLED\x10\x01\x12#\n\x1f\x43\x41NCEL_OUTCOME_ALREADY_FINISHED\x10\x02*\xef\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x04\x12\x1c\n\x18\x46INISH_REASON_TIME_LIMIT\x10\x05\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x06\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x07\x32\xd3\x04\n\x10InferenceService\x12\x45\n\x08Generate\x12\x1a.octavo.v1.GenerateRequest\x1a\x1b.octavo.v1.GenerateResponse0\x01\x12R\n\rGenerateUnary\x12\x1f.octavo.v1.GenerateUnaryRequest\x1a .octavo.v1.GenerateUnaryResponse\x12?\n\x06\x41ttach\x12\x18.octavo.v1.AttachRequest\x1a\x19.octavo.v1.AttachResponse0\x01\x12=\n\x06\x43\x61ncel\x12\x18.octavo.v1.CancelRequest\x1a\x19.octavo.v1.CancelResponse\x12\x43\n\x08Tokenize\x12\x1a.octavo.v1.TokenizeRequest\x1a\x1b.octavo.v1.TokenizeResponse\x12I\n\nDetokenize\x12\x1c.octavo.v1.DetokenizeRequest\x1a\x1d.octavo.v1.DetokenizeResponse\x12\x43\n\x08\x45stimate\x12\x1a.octavo.v1.EstimateRequest\x1a\x1b.octavo.v1.EstimateResponse\x12O\n\x0cGetModelInfo\x12\x1e.octavo.v1.GetModelInfoRequest\x1a\x1f.octavo.v1.GetModelInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CANCELOUTCOME']._serialized_start=3580
-  _globals['_CANCELOUTCOME']._serialized_end=3694
-  _globals['_FINISHREASON']._serialized_start=3697
-  _globals['_FINISHREASON']._serialized_end=3936
+  _globals['_CANCELOUTCOME']._serialized_start=3856
+  _globals['_CANCELOUTCOME']._serialized_end=3970
+  _globals['_FINISHREASON']._serialized_start=3973
+  _globals['_FINISHREASON']._serialized_end=4212
   _globals['_GENERATEREQUEST']._serialized_start=70
   _globals['_GENERATEREQUEST']._serialized_end=165
   _globals['_GENERATERESPONSE']._serialized_start=167
@@ -60,44 +60,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DETOKENIZEREQUEST']._serialized_end=863
   _globals['_DETOKENIZERESPONSE']._serialized_start=865
   _globals['_DETOKENIZERESPONSE']._serialized_end=899
-  _globals['_GETMODELINFOREQUEST']._serialized_start=901
-  _globals['_GETMODELINFOREQUEST']._serialized_end=922
-  _globals['_GETMODELINFORESPONSE']._serialized_start=925
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1245
-  _globals['_GENERATION']._serialized_start=1248
-  _globals['_GENERATION']._serialized_end=1510
-  _globals['_PROMPT']._serialized_start=1512
-  _globals['_PROMPT']._serialized_end=1619
-  _globals['_TOKENIDS']._serialized_start=1621
-  _globals['_TOKENIDS']._serialized_end=1644
-  _globals['_CHAT']._serialized_start=1647
-  _globals['_CHAT']._serialized_end=1871
-  _globals['_CHATMESSAGE']._serialized_start=1873
-  _globals['_CHATMESSAGE']._serialized_end=1917
-  _globals['_SAMPLINGPARAMS']._serialized_start=1920
-  _globals['_SAMPLINGPARAMS']._serialized_end=2118
-  _globals['_STOPPINGPARAMS']._serialized_start=2121
-  _globals['_STOPPINGPARAMS']._serialized_end=2383
-  _globals['_OUTPUTPARAMS']._serialized_start=2385
-  _globals['_OUTPUTPARAMS']._serialized_end=2507
-  _globals['_SCHEDULINGPARAMS']._serialized_start=2510
-  _globals['_SCHEDULINGPARAMS']._serialized_end=2706
-  _globals['_RESUME']._serialized_start=2708
-  _globals['_RESUME']._serialized_end=2803
-  _globals['_RESUMEDOUTPUT']._serialized_start=2805
-  _globals['_RESUMEDOUTPUT']._serialized_end=2874
-  _globals['_STREAMCHUNK']._serialized_start=2877
-  _globals['_STREAMCHUNK']._serialized_end=3023
-  _globals['_STREAMSTART']._serialized_start=3025
-  _globals['_STREAMSTART']._serialized_end=3122
-  _globals['_OUTPUTDELTA']._serialized_start=3124
-  _globals['_OUTPUTDELTA']._serialized_end=3247
-  _globals['_OUTPUT']._serialized_start=3249
-  _globals['_OUTPUT']._serialized_end=3340
-  _globals['_FINISH']._serialized_start=3343
-  _globals['_FINISH']._serialized_end=3496
-  _globals['_USAGE']._serialized_start=3498
-  _globals['_USAGE']._serialized_end=3578
-  _globals['_INFERENCESERVICE']._serialized_start=3939
-  _globals['_INFERENCESERVICE']._serialized_end=4465
+  _globals['_ESTIMATEREQUEST']._serialized_start=901
+  _globals['_ESTIMATEREQUEST']._serialized_end=1002
+  _globals['_ESTIMATERESPONSE']._serialized_start=1005
+  _globals['_ESTIMATERESPONSE']._serialized_end=1175
+  _globals['_GETMODELINFOREQUEST']._serialized_start=1177
+  _globals['_GETMODELINFOREQUEST']._serialized_end=1198
+  _globals['_GETMODELINFORESPONSE']._serialized_start=1201
+  _globals['_GETMODELINFORESPONSE']._serialized_end=1521
+  _globals['_GENERATION']._serialized_start=1524
+  _globals['_GENERATION']._serialized_end=1786
+  _globals['_PROMPT']._serialized_start=1788
+  _globals['_PROMPT']._serialized_end=1895
+  _globals['_TOKENIDS']._serialized_start=1897
+  _globals['_TOKENIDS']._serialized_end=1920
+  _globals['_CHAT']._serialized_start=1923
+  _globals['_CHAT']._serialized_end=2147
+  _globals['_CHATMESSAGE']._serialized_start=2149
+  _globals['_CHATMESSAGE']._serialized_end=2193
+  _globals['_SAMPLINGPARAMS']._serialized_start=2196
+  _globals['_SAMPLINGPARAMS']._serialized_end=2394
+  _globals['_STOPPINGPARAMS']._serialized_start=2397
+  _globals['_STOPPINGPARAMS']._serialized_end=2659
+  _globals['_OUTPUTPARAMS']._serialized_start=2661
+  _globals['_OUTPUTPARAMS']._serialized_end=2783
+  _globals['_SCHEDULINGPARAMS']._serialized_start=2786
+  _globals['_SCHEDULINGPARAMS']._serialized_end=2982
+  _globals['_RESUME']._serialized_start=2984
+  _globals['_RESUME']._serialized_end=3079
+  _globals['_RESUMEDOUTPUT']._serialized_start=3081
+  _globals['_RESUMEDOUTPUT']._serialized_end=3150
+  _globals['_STREAMCHUNK']._serialized_start=3153
+  _globals['_STREAMCHUNK']._serialized_end=3299
+  _globals['_STREAMSTART']._serialized_start=3301
+  _globals['_STREAMSTART']._serialized_end=3398
+  _globals['_OUTPUTDELTA']._serialized_start=3400
+  _globals['_OUTPUTDELTA']._serialized_end=3523
+  _globals['_OUTPUT']._serialized_start=3525
+  _globals['_OUTPUT']._serialized_end=3616
+  _globals['_FINISH']._serialized_start=3619
+  _globals['_FINISH']._serialized_end=3772
+  _globals['_USAGE']._serialized_start=3774
+  _globals['_USAGE']._serialized_end=3854
+  _globals['_INFERENCESERVICE']._serialized_start=4215
+  _globals['_INFERENCESERVICE']._serialized_end=4810
 # @@protoc_insertion_point(module_scope)

@@ -410,6 +410,78 @@ class DetokenizeResponse(_message.Message):
 Global___DetokenizeResponse: _TypeAlias = DetokenizeResponse  # noqa: Y015
 
 @_typing.final
+class EstimateRequest(_message.Message):
+    """Asks what a generation would meet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: _builtins.int
+    SCHEDULING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def prompt(self) -> Global___Prompt:
+        """The prompt. Required."""
+
+    @_builtins.property
+    def scheduling(self) -> Global___SchedulingParams:
+        """How the request would be queued: priority and skip_cache_read count. Default: normal priority, the cache is read."""
+
+    def __init__(
+        self,
+        *,
+        prompt: Global___Prompt | None = ...,
+        scheduling: Global___SchedulingParams | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "scheduling", b"scheduling"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "scheduling", b"scheduling"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EstimateRequest: _TypeAlias = EstimateRequest  # noqa: Y015
+
+@_typing.final
+class EstimateResponse(_message.Message):
+    """What a generation would meet, at the moment of the answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTS_AHEAD_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_AHEAD_FIELD_NUMBER: _builtins.int
+    PREDICTED_TTFT_S_FIELD_NUMBER: _builtins.int
+    prompt_tokens: _builtins.int
+    """Tokens of the prompt."""
+    cached_tokens: _builtins.int
+    """Tokens of the prompt that are in the prefix cache."""
+    num_requests_ahead: _builtins.int
+    """Waiting requests that would run before it: those of more urgent classes, and in its own class what fair shares of the
+    tenants put before it.
+    """
+    num_tokens_ahead: _builtins.int
+    """Prompt tokens of those requests."""
+    predicted_ttft_s: _builtins.float
+    """Expected seconds until its first token, from recent steps. Absent while nothing was measured."""
+    def __init__(
+        self,
+        *,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        num_requests_ahead: _builtins.int = ...,
+        num_tokens_ahead: _builtins.int = ...,
+        predicted_ttft_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_predicted_ttft_s", b"_predicted_ttft_s", "predicted_ttft_s", b"predicted_ttft_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_predicted_ttft_s", b"_predicted_ttft_s", "cached_tokens", b"cached_tokens", "num_requests_ahead", b"num_requests_ahead", "num_tokens_ahead", b"num_tokens_ahead", "predicted_ttft_s", b"predicted_ttft_s", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__predicted_ttft_s: _TypeAlias = _typing.Literal["predicted_ttft_s"]  # noqa: Y015
+    _WhichOneofArgType__predicted_ttft_s: _TypeAlias = _typing.Literal["_predicted_ttft_s", b"_predicted_ttft_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_ttft_s) -> _WhichOneofReturnType__predicted_ttft_s | None: ...
+
+Global___EstimateResponse: _TypeAlias = EstimateResponse  # noqa: Y015
+
+@_typing.final
 class GetModelInfoRequest(_message.Message):
     """Asks what is served."""
 

@@ -71,6 +71,11 @@ class InferenceServiceStub(object):
                 request_serializer=octavo_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
                 _registered_method=True)
+        self.Estimate = channel.unary_unary(
+                '/octavo.v1.InferenceService/Estimate',
+                request_serializer=octavo_dot_v1_dot_inference__pb2.EstimateRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_inference__pb2.EstimateResponse.FromString,
+                _registered_method=True)
         self.GetModelInfo = channel.unary_unary(
                 '/octavo.v1.InferenceService/GetModelInfo',
                 request_serializer=octavo_dot_v1_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
@@ -131,6 +136,14 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Estimate(self, request, context):
+        """Says what a generation would meet if it came now: its tokens, what of them is cached, the queue ahead of it and the
+        time to its first token. Keeps nothing and promises nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetModelInfo(self, request, context):
         """Says which model is served, its limits and its defaults.
         """
@@ -170,6 +183,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Detokenize,
                     request_deserializer=octavo_dot_v1_dot_inference__pb2.DetokenizeRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_inference__pb2.DetokenizeResponse.SerializeToString,
+            ),
+            'Estimate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Estimate,
+                    request_deserializer=octavo_dot_v1_dot_inference__pb2.EstimateRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_inference__pb2.EstimateResponse.SerializeToString,
             ),
             'GetModelInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelInfo,
@@ -346,6 +364,33 @@ class InferenceService(object):
             '/octavo.v1.InferenceService/Detokenize',
             octavo_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
             octavo_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Estimate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.InferenceService/Estimate',
+            octavo_dot_v1_dot_inference__pb2.EstimateRequest.SerializeToString,
+            octavo_dot_v1_dot_inference__pb2.EstimateResponse.FromString,
             options,
             channel_credentials,
             insecure,

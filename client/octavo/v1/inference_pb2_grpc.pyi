@@ -54,6 +54,10 @@ class InferenceServiceStub:
     """Turns a prompt into the token ids the model would see."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
     """Turns token ids into text."""
+    Estimate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.EstimateRequest, _inference_pb2.EstimateResponse]
+    """Says what a generation would meet if it came now: its tokens, what of them is cached, the queue ahead of it and the
+    time to its first token. Keeps nothing and promises nothing.
+    """
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetModelInfoRequest, _inference_pb2.GetModelInfoResponse]
     """Says which model is served, its limits and its defaults."""
 
@@ -83,6 +87,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Turns a prompt into the token ids the model would see."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]  # type: ignore[assignment]
     """Turns token ids into text."""
+    Estimate: _aio.UnaryUnaryMultiCallable[_inference_pb2.EstimateRequest, _inference_pb2.EstimateResponse]  # type: ignore[assignment]
+    """Says what a generation would meet if it came now: its tokens, what of them is cached, the queue ahead of it and the
+    time to its first token. Keeps nothing and promises nothing.
+    """
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetModelInfoRequest, _inference_pb2.GetModelInfoResponse]  # type: ignore[assignment]
     """Says which model is served, its limits and its defaults."""
 
@@ -145,6 +153,16 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.DetokenizeResponse, _abc.Awaitable[_inference_pb2.DetokenizeResponse]]:
         """Turns token ids into text."""
+
+    @_abc_1.abstractmethod
+    def Estimate(
+        self,
+        request: _inference_pb2.EstimateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.EstimateResponse, _abc.Awaitable[_inference_pb2.EstimateResponse]]:
+        """Says what a generation would meet if it came now: its tokens, what of them is cached, the queue ahead of it and the
+        time to its first token. Keeps nothing and promises nothing.
+        """
 
     @_abc_1.abstractmethod
     def GetModelInfo(

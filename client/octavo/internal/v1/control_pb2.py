@@ -22,39 +22,48 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from octavo.v1 import admin_pb2 as octavo_dot_v1_dot_admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n octavo/internal/v1/control.proto\x12\x12octavo.internal.v1\"\x84\x02\n\x0c\x43hildMessage\x12/\n\x05hello\x18\x01 \x01(\x0b\x32\x1e.octavo.internal.v1.ChildHelloH\x00\x12(\n\x04pong\x18\x02 \x01(\x0b\x32\x18.octavo.internal.v1.PongH\x00\x12\x30\n\x08snapshot\x18\x03 \x01(\x0b\x32\x1c.octavo.internal.v1.SnapshotH\x00\x12(\n\x04\x62usy\x18\x04 \x01(\x0b\x32\x18.octavo.internal.v1.BusyH\x00\x12\x35\n\x0bgroup_state\x18\x05 \x01(\x0b\x32\x1e.octavo.internal.v1.GroupStateH\x00\x42\x06\n\x04kind\"\xd5\x01\n\x0e\x43ontrolMessage\x12(\n\x04ping\x18\x01 \x01(\x0b\x32\x18.octavo.internal.v1.PingH\x00\x12\x33\n\nkill_group\x18\x02 \x01(\x0b\x32\x1d.octavo.internal.v1.KillGroupH\x00\x12*\n\x05\x64rain\x18\x03 \x01(\x0b\x32\x19.octavo.internal.v1.DrainH\x00\x12\x30\n\x08shutdown\x18\x04 \x01(\x0b\x32\x1c.octavo.internal.v1.ShutdownH\x00\x42\x06\n\x04kind\"J\n\nChildHello\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x13\n\x0bincarnation\x18\x04 \x01(\x06\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x16\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\xa5\x01\n\x08Snapshot\x12-\n\x08readings\x18\x01 \x03(\x0b\x32\x1b.octavo.internal.v1.Reading\x12\x10\n\x08is_ready\x18\x02 \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x03 \x01(\t\x12\x10\n\x08has_work\x18\x04 \x01(\x08\x12\x18\n\x10last_step_age_ms\x18\x05 \x01(\x04\x12\x12\n\nis_drained\x18\x06 \x01(\x08\"\x88\x01\n\x07Reading\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x11\n\x07\x63ounter\x18\x03 \x01(\x01H\x00\x12\x0f\n\x05gauge\x18\x04 \x01(\x01H\x00\x12\x32\n\thistogram\x18\x05 \x01(\x0b\x32\x1d.octavo.internal.v1.HistogramH\x00\x42\x07\n\x05value\"(\n\tHistogram\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04\x12\x0b\n\x03sum\x18\x02 \x01(\x01\"(\n\x04\x42usy\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"\x8c\x01\n\nGroupState\x12\x19\n\x11group_incarnation\x18\x01 \x01(\x06\x12\x0c\n\x04pids\x18\x02 \x03(\r\x12\x14\n\x0cnum_restarts\x18\x03 \x01(\r\x12\x12\n\nbackoff_ms\x18\x04 \x01(\r\x12\x12\n\nlast_death\x18\x05 \x01(\t\x12\x17\n\x0fpermanent_error\x18\x06 \x01(\t\"6\n\tKillGroup\x12\x19\n\x11group_incarnation\x18\x01 \x01(\x06\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x19\n\x05\x44rain\x12\x10\n\x08limit_ms\x18\x01 \x01(\x04\"\x1a\n\x08Shutdown\x12\x0e\n\x06reason\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n octavo/internal/v1/control.proto\x12\x12octavo.internal.v1\x1a\x15octavo/v1/admin.proto\"\xf8\x02\n\x0c\x43hildMessage\x12/\n\x05hello\x18\x01 \x01(\x0b\x32\x1e.octavo.internal.v1.ChildHelloH\x00\x12(\n\x04pong\x18\x02 \x01(\x0b\x32\x18.octavo.internal.v1.PongH\x00\x12\x30\n\x08snapshot\x18\x03 \x01(\x0b\x32\x1c.octavo.internal.v1.SnapshotH\x00\x12(\n\x04\x62usy\x18\x04 \x01(\x0b\x32\x18.octavo.internal.v1.BusyH\x00\x12\x35\n\x0bgroup_state\x18\x05 \x01(\x0b\x32\x1e.octavo.internal.v1.GroupStateH\x00\x12\x37\n\x0crequest_list\x18\x06 \x01(\x0b\x32\x1f.octavo.internal.v1.RequestListH\x00\x12\x39\n\rcache_flushed\x18\x07 \x01(\x0b\x32 .octavo.internal.v1.CacheFlushedH\x00\x42\x06\n\x04kind\"\xd4\x02\n\x0e\x43ontrolMessage\x12(\n\x04ping\x18\x01 \x01(\x0b\x32\x18.octavo.internal.v1.PingH\x00\x12\x33\n\nkill_group\x18\x02 \x01(\x0b\x32\x1d.octavo.internal.v1.KillGroupH\x00\x12*\n\x05\x64rain\x18\x03 \x01(\x0b\x32\x19.octavo.internal.v1.DrainH\x00\x12\x30\n\x08shutdown\x18\x04 \x01(\x0b\x32\x1c.octavo.internal.v1.ShutdownH\x00\x12\x39\n\rlist_requests\x18\x05 \x01(\x0b\x32 .octavo.internal.v1.ListRequestsH\x00\x12\x42\n\x12\x66lush_prefix_cache\x18\x06 \x01(\x0b\x32$.octavo.internal.v1.FlushPrefixCacheH\x00\x42\x06\n\x04kind\"J\n\nChildHello\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x13\n\x0bincarnation\x18\x04 \x01(\x06\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x16\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\xa5\x01\n\x08Snapshot\x12-\n\x08readings\x18\x01 \x03(\x0b\x32\x1b.octavo.internal.v1.Reading\x12\x10\n\x08is_ready\x18\x02 \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x03 \x01(\t\x12\x10\n\x08has_work\x18\x04 \x01(\x08\x12\x18\n\x10last_step_age_ms\x18\x05 \x01(\x04\x12\x12\n\nis_drained\x18\x06 \x01(\x08\"\x88\x01\n\x07Reading\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x11\n\x07\x63ounter\x18\x03 \x01(\x01H\x00\x12\x0f\n\x05gauge\x18\x04 \x01(\x01H\x00\x12\x32\n\thistogram\x18\x05 \x01(\x0b\x32\x1d.octavo.internal.v1.HistogramH\x00\x42\x07\n\x05value\"(\n\tHistogram\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04\x12\x0b\n\x03sum\x18\x02 \x01(\x01\"(\n\x04\x42usy\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"\x8c\x01\n\nGroupState\x12\x19\n\x11group_incarnation\x18\x01 \x01(\x06\x12\x0c\n\x04pids\x18\x02 \x03(\r\x12\x14\n\x0cnum_restarts\x18\x03 \x01(\r\x12\x12\n\nbackoff_ms\x18\x04 \x01(\r\x12\x12\n\nlast_death\x18\x05 \x01(\t\x12\x17\n\x0fpermanent_error\x18\x06 \x01(\t\"6\n\tKillGroup\x12\x19\n\x11group_incarnation\x18\x01 \x01(\x06\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x19\n\x05\x44rain\x12\x10\n\x08limit_ms\x18\x01 \x01(\x04\"\x1a\n\x08Shutdown\x12\x0e\n\x06reason\x18\x01 \x01(\t\"M\n\x0cListRequests\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12/\n\x07request\x18\x02 \x01(\x0b\x32\x1e.octavo.v1.ListRequestsRequest\"N\n\x0bRequestList\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x31\n\x08response\x18\x02 \x01(\x0b\x32\x1f.octavo.v1.ListRequestsResponse\" \n\x10\x46lushPrefixCache\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\"S\n\x0c\x43\x61\x63heFlushed\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x35\n\x08response\x18\x02 \x01(\x0b\x32#.octavo.v1.FlushPrefixCacheResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.internal.v1.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHILDMESSAGE']._serialized_start=57
-  _globals['_CHILDMESSAGE']._serialized_end=317
-  _globals['_CONTROLMESSAGE']._serialized_start=320
-  _globals['_CONTROLMESSAGE']._serialized_end=533
-  _globals['_CHILDHELLO']._serialized_start=535
-  _globals['_CHILDHELLO']._serialized_end=609
-  _globals['_PING']._serialized_start=611
-  _globals['_PING']._serialized_end=633
-  _globals['_PONG']._serialized_start=635
-  _globals['_PONG']._serialized_end=657
-  _globals['_SNAPSHOT']._serialized_start=660
-  _globals['_SNAPSHOT']._serialized_end=825
-  _globals['_READING']._serialized_start=828
-  _globals['_READING']._serialized_end=964
-  _globals['_HISTOGRAM']._serialized_start=966
-  _globals['_HISTOGRAM']._serialized_end=1006
-  _globals['_BUSY']._serialized_start=1008
-  _globals['_BUSY']._serialized_end=1048
-  _globals['_GROUPSTATE']._serialized_start=1051
-  _globals['_GROUPSTATE']._serialized_end=1191
-  _globals['_KILLGROUP']._serialized_start=1193
-  _globals['_KILLGROUP']._serialized_end=1247
-  _globals['_DRAIN']._serialized_start=1249
-  _globals['_DRAIN']._serialized_end=1274
-  _globals['_SHUTDOWN']._serialized_start=1276
-  _globals['_SHUTDOWN']._serialized_end=1302
+  _globals['_CHILDMESSAGE']._serialized_start=80
+  _globals['_CHILDMESSAGE']._serialized_end=456
+  _globals['_CONTROLMESSAGE']._serialized_start=459
+  _globals['_CONTROLMESSAGE']._serialized_end=799
+  _globals['_CHILDHELLO']._serialized_start=801
+  _globals['_CHILDHELLO']._serialized_end=875
+  _globals['_PING']._serialized_start=877
+  _globals['_PING']._serialized_end=899
+  _globals['_PONG']._serialized_start=901
+  _globals['_PONG']._serialized_end=923
+  _globals['_SNAPSHOT']._serialized_start=926
+  _globals['_SNAPSHOT']._serialized_end=1091
+  _globals['_READING']._serialized_start=1094
+  _globals['_READING']._serialized_end=1230
+  _globals['_HISTOGRAM']._serialized_start=1232
+  _globals['_HISTOGRAM']._serialized_end=1272
+  _globals['_BUSY']._serialized_start=1274
+  _globals['_BUSY']._serialized_end=1314
+  _globals['_GROUPSTATE']._serialized_start=1317
+  _globals['_GROUPSTATE']._serialized_end=1457
+  _globals['_KILLGROUP']._serialized_start=1459
+  _globals['_KILLGROUP']._serialized_end=1513
+  _globals['_DRAIN']._serialized_start=1515
+  _globals['_DRAIN']._serialized_end=1540
+  _globals['_SHUTDOWN']._serialized_start=1542
+  _globals['_SHUTDOWN']._serialized_end=1568
+  _globals['_LISTREQUESTS']._serialized_start=1570
+  _globals['_LISTREQUESTS']._serialized_end=1647
+  _globals['_REQUESTLIST']._serialized_start=1649
+  _globals['_REQUESTLIST']._serialized_end=1727
+  _globals['_FLUSHPREFIXCACHE']._serialized_start=1729
+  _globals['_FLUSHPREFIXCACHE']._serialized_end=1761
+  _globals['_CACHEFLUSHED']._serialized_start=1763
+  _globals['_CACHEFLUSHED']._serialized_end=1846
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from octavo.v1 import admin_pb2 as _admin_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -32,6 +33,8 @@ class ChildMessage(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     BUSY_FIELD_NUMBER: _builtins.int
     GROUP_STATE_FIELD_NUMBER: _builtins.int
+    REQUEST_LIST_FIELD_NUMBER: _builtins.int
+    CACHE_FLUSHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___ChildHello:
         """Presents the child."""
@@ -52,6 +55,14 @@ class ChildMessage(_message.Message):
     def group_state(self) -> Global___GroupState:
         """The state of a rank group. From worker supervisors, and relayed by the core to the supervisor."""
 
+    @_builtins.property
+    def request_list(self) -> Global___RequestList:
+        """Answers ListRequests."""
+
+    @_builtins.property
+    def cache_flushed(self) -> Global___CacheFlushed:
+        """Answers FlushPrefixCache."""
+
     def __init__(
         self,
         *,
@@ -60,12 +71,14 @@ class ChildMessage(_message.Message):
         snapshot: Global___Snapshot | None = ...,
         busy: Global___Busy | None = ...,
         group_state: Global___GroupState | None = ...,
+        request_list: Global___RequestList | None = ...,
+        cache_flushed: Global___CacheFlushed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "group_state", b"group_state", "hello", b"hello", "kind", b"kind", "pong", b"pong", "snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cache_flushed", b"cache_flushed", "group_state", b"group_state", "hello", b"hello", "kind", b"kind", "pong", b"pong", "request_list", b"request_list", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "group_state", b"group_state", "hello", b"hello", "kind", b"kind", "pong", b"pong", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cache_flushed", b"cache_flushed", "group_state", b"group_state", "hello", b"hello", "kind", b"kind", "pong", b"pong", "request_list", b"request_list", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "pong", "snapshot", "busy", "group_state"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "pong", "snapshot", "busy", "group_state", "request_list", "cache_flushed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -81,6 +94,8 @@ class ControlMessage(_message.Message):
     KILL_GROUP_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     SHUTDOWN_FIELD_NUMBER: _builtins.int
+    LIST_REQUESTS_FIELD_NUMBER: _builtins.int
+    FLUSH_PREFIX_CACHE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ping(self) -> Global___Ping:
         """Asks for a life sign."""
@@ -97,6 +112,14 @@ class ControlMessage(_message.Message):
     def shutdown(self) -> Global___Shutdown:
         """Stop now."""
 
+    @_builtins.property
+    def list_requests(self) -> Global___ListRequests:
+        """Lists what lives. The core only."""
+
+    @_builtins.property
+    def flush_prefix_cache(self) -> Global___FlushPrefixCache:
+        """Forgets cached prefixes. The core only."""
+
     def __init__(
         self,
         *,
@@ -104,12 +127,14 @@ class ControlMessage(_message.Message):
         kill_group: Global___KillGroup | None = ...,
         drain: Global___Drain | None = ...,
         shutdown: Global___Shutdown | None = ...,
+        list_requests: Global___ListRequests | None = ...,
+        flush_prefix_cache: Global___FlushPrefixCache | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "kill_group", b"kill_group", "kind", b"kind", "ping", b"ping", "shutdown", b"shutdown"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "flush_prefix_cache", b"flush_prefix_cache", "kill_group", b"kill_group", "kind", b"kind", "list_requests", b"list_requests", "ping", b"ping", "shutdown", b"shutdown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "kill_group", b"kill_group", "kind", b"kind", "ping", b"ping", "shutdown", b"shutdown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "flush_prefix_cache", b"flush_prefix_cache", "kill_group", b"kill_group", "kind", b"kind", "list_requests", b"list_requests", "ping", b"ping", "shutdown", b"shutdown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["ping", "kill_group", "drain", "shutdown"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["ping", "kill_group", "drain", "shutdown", "list_requests", "flush_prefix_cache"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -450,3 +475,109 @@ class Shutdown(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Shutdown: _TypeAlias = Shutdown  # noqa: Y015
+
+@_typing.final
+class ListRequests(_message.Message):
+    """Lists what lives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """Chosen by the supervisor to match the answer."""
+    @_builtins.property
+    def request(self) -> _admin_pb2.ListRequestsRequest:
+        """What an operator asked for, checked."""
+
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        request: _admin_pb2.ListRequestsRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequests: _TypeAlias = ListRequests  # noqa: Y015
+
+@_typing.final
+class RequestList(_message.Message):
+    """What lives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """The call."""
+    @_builtins.property
+    def response(self) -> _admin_pb2.ListRequestsResponse:
+        """The answer for the operator."""
+
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        response: _admin_pb2.ListRequestsResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestList: _TypeAlias = RequestList  # noqa: Y015
+
+@_typing.final
+class FlushPrefixCache(_message.Message):
+    """Forgets all cached prefixes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """Chosen by the supervisor to match the answer."""
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushPrefixCache: _TypeAlias = FlushPrefixCache  # noqa: Y015
+
+@_typing.final
+class CacheFlushed(_message.Message):
+    """Cached prefixes were forgotten."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """The call."""
+    @_builtins.property
+    def response(self) -> _admin_pb2.FlushPrefixCacheResponse:
+        """The answer for the operator."""
+
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        response: _admin_pb2.FlushPrefixCacheResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheFlushed: _TypeAlias = CacheFlushed  # noqa: Y015

@@ -141,6 +141,7 @@ class FrontendToCore(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     DETACH_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
+    ESTIMATE_FIELD_NUMBER: _builtins.int
     MESSAGE_NUMBER_FIELD_NUMBER: _builtins.int
     message_number: _builtins.int
     """Counts the messages of this connection from 1, beats included. A gap means that messages were lost: the core then
@@ -174,6 +175,10 @@ class FrontendToCore(_message.Message):
     def beat(self) -> Global___FrontendBeat:
         """The frontend's loop turns; answers a CoreStatus."""
 
+    @_builtins.property
+    def estimate(self) -> Global___Estimate:
+        """Asks what a request would meet."""
+
     def __init__(
         self,
         *,
@@ -184,13 +189,14 @@ class FrontendToCore(_message.Message):
         finish: Global___Finish | None = ...,
         detach: Global___Detach | None = ...,
         beat: Global___FrontendBeat | None = ...,
+        estimate: Global___Estimate | None = ...,
         message_number: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "beat", b"beat", "cancel", b"cancel", "detach", b"detach", "finish", b"finish", "hello", b"hello", "kind", b"kind", "submit", b"submit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "beat", b"beat", "cancel", b"cancel", "detach", b"detach", "estimate", b"estimate", "finish", b"finish", "hello", b"hello", "kind", b"kind", "submit", b"submit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "beat", b"beat", "cancel", b"cancel", "detach", b"detach", "finish", b"finish", "hello", b"hello", "kind", b"kind", "message_number", b"message_number", "submit", b"submit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "beat", b"beat", "cancel", b"cancel", "detach", b"detach", "estimate", b"estimate", "finish", b"finish", "hello", b"hello", "kind", b"kind", "message_number", b"message_number", "submit", b"submit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "submit", "attach", "cancel", "finish", "detach", "beat"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "submit", "attach", "cancel", "finish", "detach", "beat", "estimate"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -209,6 +215,7 @@ class CoreToFrontend(_message.Message):
     DELIVER_FIELD_NUMBER: _builtins.int
     CANCEL_ANSWER_FIELD_NUMBER: _builtins.int
     SUPERSEDED_FIELD_NUMBER: _builtins.int
+    ESTIMATE_ANSWER_FIELD_NUMBER: _builtins.int
     MESSAGE_NUMBER_FIELD_NUMBER: _builtins.int
     message_number: _builtins.int
     """Counts the messages of this connection from 1, CoreStatus included. At a gap the frontend opens a fresh socket and
@@ -242,6 +249,10 @@ class CoreToFrontend(_message.Message):
     def superseded(self) -> Global___Superseded:
         """Another frontend, or another stream of this one, owns the request now."""
 
+    @_builtins.property
+    def estimate_answer(self) -> Global___EstimateAnswer:
+        """Answers Estimate."""
+
     def __init__(
         self,
         *,
@@ -252,13 +263,14 @@ class CoreToFrontend(_message.Message):
         deliver: Global___Deliver | None = ...,
         cancel_answer: Global___CancelAnswer | None = ...,
         superseded: Global___Superseded | None = ...,
+        estimate_answer: Global___EstimateAnswer | None = ...,
         message_number: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attached", b"attached", "cancel_answer", b"cancel_answer", "deliver", b"deliver", "kind", b"kind", "rejected", b"rejected", "status", b"status", "superseded", b"superseded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attached", b"attached", "cancel_answer", b"cancel_answer", "deliver", b"deliver", "estimate_answer", b"estimate_answer", "kind", b"kind", "rejected", b"rejected", "status", b"status", "superseded", b"superseded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attached", b"attached", "cancel_answer", b"cancel_answer", "deliver", b"deliver", "kind", b"kind", "message_number", b"message_number", "rejected", b"rejected", "status", b"status", "superseded", b"superseded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attached", b"attached", "cancel_answer", b"cancel_answer", "deliver", b"deliver", "estimate_answer", b"estimate_answer", "kind", b"kind", "message_number", b"message_number", "rejected", b"rejected", "status", b"status", "superseded", b"superseded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["status", "accepted", "rejected", "attached", "deliver", "cancel_answer", "superseded"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["status", "accepted", "rejected", "attached", "deliver", "cancel_answer", "superseded", "estimate_answer"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -802,6 +814,84 @@ class CancelAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelAnswer: _TypeAlias = CancelAnswer  # noqa: Y015
+
+@_typing.final
+class Estimate(_message.Message):
+    """Asks what a request would meet if it came now. Changes nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    SKIP_CACHE_READ_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """Chosen by the frontend to match the answer."""
+    tenant: _builtins.str
+    """Tenant."""
+    prompt_tokens: _builtins.bytes
+    """int32[]: the prompt."""
+    priority: _builtins.int
+    """Priority class, lower is more urgent."""
+    skip_cache_read: _builtins.bool
+    """Does not use cached prefixes."""
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+        prompt_tokens: _builtins.bytes = ...,
+        priority: _builtins.int = ...,
+        skip_cache_read: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "skip_cache_read", b"skip_cache_read", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Estimate: _TypeAlias = Estimate  # noqa: Y015
+
+@_typing.final
+class EstimateAnswer(_message.Message):
+    """What a request would meet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTS_AHEAD_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_AHEAD_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_US_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """The call."""
+    num_cached_tokens: _builtins.int
+    """Tokens of the prompt found in the prefix cache."""
+    num_requests_ahead: _builtins.int
+    """Waiting requests that would run before it."""
+    num_tokens_ahead: _builtins.int
+    """Prompt tokens of those."""
+    first_token_us: _builtins.int
+    """Microseconds until its first token; absent while nothing was measured."""
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        num_cached_tokens: _builtins.int = ...,
+        num_requests_ahead: _builtins.int = ...,
+        num_tokens_ahead: _builtins.int = ...,
+        first_token_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us", "first_token_us", b"first_token_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us", "call", b"call", "first_token_us", b"first_token_us", "num_cached_tokens", b"num_cached_tokens", "num_requests_ahead", b"num_requests_ahead", "num_tokens_ahead", b"num_tokens_ahead"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_token_us: _TypeAlias = _typing.Literal["first_token_us"]  # noqa: Y015
+    _WhichOneofArgType__first_token_us: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_us) -> _WhichOneofReturnType__first_token_us | None: ...
+
+Global___EstimateAnswer: _TypeAlias = EstimateAnswer  # noqa: Y015
 
 @_typing.final
 class Finish(_message.Message):
