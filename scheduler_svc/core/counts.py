@@ -23,7 +23,7 @@ class Counts:
     num_blocks_fenced: int  # free once steps in flight are done
     num_blocks_free: int
 
-    total_prompt_tokens: int  # of requests that began to run
+    total_prompt_tokens: int  # of requests that began to run, those resumed with tokens left out
     total_cached_tokens: int  # of those, found in the cache
     total_generated_tokens: int
     total_preemptions: int

@@ -203,8 +203,10 @@ class Lifecycle:
             queued_us=max(0, int((now - request.arrived_at) * 1e6)),
         )
         self.news.starts.append(request.start)
-        self.total_prompt_tokens += len(request.new.prompt)
-        self.total_cached_tokens += num_cached
+        if not any(len(output.tokens) for output in request.new.resume):
+            # one that brings tokens was counted where it made them
+            self.total_prompt_tokens += len(request.new.prompt)
+            self.total_cached_tokens += num_cached
         self.room.note_begun(request)
 
     def _note_replay(self, sequence: Sequence, num_cached: int) -> None:

@@ -161,7 +161,7 @@ class FrontendServices:
     def _guard(self) -> KeyGuard | None:
         if self._keys is None:
             return None
-        return KeyGuard(self._keys, on_denial=lambda: self.traffic.refused("unauthenticated"))
+        return KeyGuard(self._keys, on_denial=self.traffic.denied)
 
     def _limits(self) -> RequestLimits:
         return request_limits(

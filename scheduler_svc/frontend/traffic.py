@@ -8,6 +8,8 @@ from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.frontend.finish_reasons import METRIC_LABEL
 from scheduler_svc.metrics.readings import Counter, Histogram, render_all
 
+_ANY_METHOD = "any"
+
 
 class Traffic:
     """Counters and histograms of one frontend process."""
@@ -70,6 +72,12 @@ class Traffic:
     def refused(self, reason: str) -> None:
         """A request was refused here; the core counts its own refusals."""
         self._rejected.add(1, reason)
+
+    def denied(self) -> None:
+        """A call was turned away for its key, before anybody looked at its method."""
+        self._started.add(1, _ANY_METHOD)
+        self._handled.add(1, _ANY_METHOD, "UNAUTHENTICATED")
+        self.refused("unauthenticated")
 
     def render(self) -> list[control.Reading]:
         """All readings now."""

@@ -48,10 +48,14 @@ CATALOG: dict[str, MetricSpec] = {
         "Always 1; its labels say how the KV cache is cut",
         ("block_size", "num_gpu_blocks"),
     ),
-    "prefix_cache_queries": MetricSpec("counter", "Prompt tokens looked up, once per request"),
+    "prefix_cache_queries": MetricSpec(
+        "counter", "Prompt tokens looked up, once per request, however often it is resumed"
+    ),
     "prefix_cache_hits": MetricSpec("counter", "Prompt tokens found in the prefix cache"),
     "num_preemptions": MetricSpec("counter", "Sequences that lost their blocks and ran again"),
-    "prompt_tokens": MetricSpec("counter", "Prompt tokens of requests that began to run"),
+    "prompt_tokens": MetricSpec(
+        "counter", "Prompt tokens of requests that began to run, resumed ones left out"
+    ),
     "generation_tokens": MetricSpec("counter", "Tokens generated"),
     "replayed_tokens": MetricSpec(
         "counter", "Known tokens computed again: after preemptions, restarts, resumed streams"
@@ -80,7 +84,9 @@ CATALOG: dict[str, MetricSpec] = {
     "recoveries": MetricSpec("counter", "Epochs that ended, by cause", ("cause",)),
     "worker_up": MetricSpec("gauge", "1 while the rank takes part in an epoch", ("rank",)),
     # --- frontends ---
-    "grpc_server_started": MetricSpec("counter", "Calls that arrived", ("grpc_method",)),
+    "grpc_server_started": MetricSpec(
+        "counter", "Calls that arrived; those without a valid key as method any", ("grpc_method",)
+    ),
     "grpc_server_handled": MetricSpec(
         "counter", "Calls that ended, by status", ("grpc_method", "grpc_code")
     ),

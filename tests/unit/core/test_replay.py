@@ -1,6 +1,11 @@
 """What is computed again is counted, and only that."""
 
-from tests.unit.core.replica import Replica, limits, prompt_of
+import dataclasses
+
+import numpy as np
+
+from scheduler_svc.core.request import ResumedOutput, SamplingParams
+from tests.unit.core.replica import VOCAB_SIZE, Replica, expected_output, limits, prompt_of
 
 
 def test_nothing_is_replayed_while_there_is_room() -> None:
@@ -33,3 +38,20 @@ def test_an_epochs_end_replays_every_running_sequence_as_far_as_it_was() -> None
     replica.restart_epoch()
     replica.run()
     assert replica.core.counts().total_replayed_tokens == num_known
+
+
+def test_a_resumed_request_replays_and_is_no_new_prompt() -> None:
+    """Scenario MET-01: its prompt was counted where its tokens were made."""
+    replica = Replica(limits(num_blocks=200, max_num_seqs=8))
+    replica.add(prompt_of(30), max_tokens=12)
+    replica.run()
+    before = replica.core.counts()
+    new = replica.new(prompt_of(30, first=100), max_tokens=12, sampling=SamplingParams(seed=5))
+    made = expected_output(new, VOCAB_SIZE, 12)[:4]
+    resumed = ResumedOutput(tokens=np.array(made, np.int32))
+    replica.submit(dataclasses.replace(new, resume=(resumed,)))
+    replica.run()
+    counts = replica.core.counts()
+    assert replica.tokens(new) == expected_output(new, VOCAB_SIZE, 12)
+    assert counts.total_prompt_tokens == before.total_prompt_tokens == 30
+    assert counts.total_replayed_tokens == 34
