@@ -23,7 +23,6 @@ from octavo.cli import top
 from octavo.cli.main import main
 from octavo.cli.top_view import Frame, draw
 from octavo.v1 import admin_pb2 as admin
-from octavo.v1 import admin_pb2_grpc
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 30.0
@@ -64,27 +63,30 @@ def text_of(frame: Frame) -> str:
     return out.getvalue()
 
 
-class AdminPort(admin_pb2_grpc.AdminServiceServicer):
-    """Answers with states in turn, the last one for ever."""
+class AdminPort:
+    """Answers GetState, and nothing else, with states in turn, the last one for ever."""
 
     def __init__(self) -> None:
         self.states = [state()]
         self.num_asked = 0
         self.metadata: dict[str, str | bytes] = {}
 
-    def GetState(self, request: Any, context: Any) -> admin.GetStateResponse:  # noqa: N802
+    def get_state(self, request: Any, context: Any) -> admin.GetStateResponse:
         self.num_asked += 1
         self.metadata = dict(context.invocation_metadata())
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
-
-    def Drain(self, request: Any, context: Any) -> admin.DrainResponse:  # noqa: N802
-        raise AssertionError("looking changes nothing")
 
 
 @contextmanager
 def listening(port: AdminPort) -> Iterator[str]:
     server = grpc.server(ThreadPoolExecutor(2))
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(port, server)
+    handler = grpc.unary_unary_rpc_method_handler(
+        port.get_state,
+        request_deserializer=admin.GetStateRequest.FromString,
+        response_serializer=admin.GetStateResponse.SerializeToString,
+    )
+    service = grpc.method_handlers_generic_handler("octavo.v1.AdminService", {"GetState": handler})
+    server.add_generic_rpc_handlers((service,))
     number = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
