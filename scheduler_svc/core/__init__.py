@@ -13,9 +13,11 @@ Reading order:
 6. `epoch`                    all of that which is lost with the workers
 7. `tenants`, `waiting`       who runs next;  `pace`, `steering`, `budget` how many prompt tokens a
                               step may take
+   `census`, `stays`         what waits, by tenant; how long slots are held;  `tenant_hits`
 8. `waiting_room`, `lifecycle` what happens to a sequence: waiting, start, preemption, end
 9. `admission`, `scheduler`   makes the next step;  `results` takes a step's tokens in
 10. `registry`, `ownership`   requests by name and owner, who reads them, how long they are kept
-11. `checks`, `intake`        the way in
+11. `checks`, `intake`        the way in;  `estimate`, `expectation` what a request would meet
+    `listing`                 what lives, and why it waits
 12. `core`                    the one class the engine drives
 """

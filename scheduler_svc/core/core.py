@@ -11,9 +11,12 @@ from scheduler_svc.core.admission import Admission
 from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.counts import Counts
 from scheduler_svc.core.epoch import Epoch
+from scheduler_svc.core.estimate import Estimate, Question
+from scheduler_svc.core.expectation import Expectation
 from scheduler_svc.core.intake import Intake
 from scheduler_svc.core.lifecycle import Lifecycle
 from scheduler_svc.core.limits import Policy, WorkerLimits
+from scheduler_svc.core.listing import Listing, Wish, list_requests
 from scheduler_svc.core.news import (
     Accepted,
     Attached,
@@ -72,13 +75,14 @@ class Core:
             registry=self._registry,
             news=self._news,
         )
+        self._expectation = Expectation(lifecycle=self._lifecycle, pace=self._pace)
         self._ownership = Ownership(policy, lifecycle=self._lifecycle, registry=self._registry)
         self._intake = Intake(
             policy,
             registry=self._registry,
             lifecycle=self._lifecycle,
             ownership=self._ownership,
-            pace=self._pace,
+            expectation=self._expectation,
         )
         admission = Admission(policy, lifecycle=self._lifecycle, pace=self._pace)
         self._scheduler = Scheduler(lifecycle=self._lifecycle, admission=admission, pace=self._pace)
@@ -311,7 +315,7 @@ class Core:
         pool = None if epoch is None else epoch.pool
         return Counts(
             num_waiting=lifecycle.room.num_waiting,
-            num_waiting_tokens=lifecycle.room.num_new_tokens,
+            num_waiting_tokens=lifecycle.room.census.num_tokens,
             num_running=0 if epoch is None else epoch.batch.num_occupied,
             num_live=self._registry.num_live,
             num_requests=len(self._registry),
@@ -328,10 +332,18 @@ class Core:
             total_replayed_tokens=lifecycle.total_replayed_tokens,
         )
 
-    def flush_prefix_cache(self) -> None:
-        """Forgets all cached prefixes; running sequences go on."""
-        if self._lifecycle.epoch is not None:
-            self._lifecycle.epoch.flush_cache()
+    def list_requests(self, wish: Wish, now: float) -> Listing:
+        """What lives, and why it waits if it does."""
+        return list_requests(wish, self._lifecycle, self._registry, now)
+
+    def estimate(self, question: Question) -> Estimate:
+        """What a request would meet now; changes nothing."""
+        return self._intake.estimate(question)
+
+    def flush_prefix_cache(self) -> int:
+        """Forgets all cached prefixes; running sequences go on. Returns how many blocks it were."""
+        epoch = self._lifecycle.epoch
+        return 0 if epoch is None else epoch.flush_cache()
 
     # --- within ---
 

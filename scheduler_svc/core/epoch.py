@@ -93,9 +93,11 @@ class Epoch:
         for slot in slots[issued >= batch.publish_length[slots]].tolist():
             self.publish_full_blocks(batch.sequence_in(slot))
 
-    def flush_cache(self) -> None:
+    def flush_cache(self) -> int:
         """Forgets all published blocks; what runs publishes nothing more, its chain is cut."""
+        num_blocks = len(self.pool.cache)
         self.pool.flush()
         for sequence in self.batch.occupied():
             sequence.link = None
             self.batch.update_publish_length(sequence)
+        return num_blocks

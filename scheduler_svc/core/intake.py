@@ -1,11 +1,12 @@
 """Takes requests in, or says why not. Knows nothing of steps."""
 
 from scheduler_svc.core import checks
+from scheduler_svc.core.estimate import Estimate, Question
+from scheduler_svc.core.expectation import Expectation
 from scheduler_svc.core.lifecycle import Lifecycle
 from scheduler_svc.core.limits import Policy, WorkerLimits
 from scheduler_svc.core.news import Accepted, Attached
 from scheduler_svc.core.ownership import Ownership
-from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.refusals import (
     BodyDiffers,
     DeadlineTooClose,
@@ -35,13 +36,13 @@ class Intake:
         registry: Registry,
         lifecycle: Lifecycle,
         ownership: Ownership,
-        pace: Pace,
+        expectation: Expectation,
     ) -> None:
         self._policy = policy
         self._registry = registry
         self._lifecycle = lifecycle
         self._ownership = ownership
-        self._pace = pace
+        self._expectation = expectation
         self._num_arrivals = 0
         self.limits: WorkerLimits | None = None
         self.is_draining = False
@@ -64,6 +65,21 @@ class Intake:
         self._accept(new, max_tokens, now)
         return Accepted(max_tokens=max_tokens)
 
+    def estimate(self, question: Question) -> Estimate:
+        """See `Core.estimate`."""
+        num_cached = self._num_cached(question)
+        ahead = self._lifecycle.room.census.ahead_of(question.tenant, question.priority)
+        first_token_s: float | None = None
+        if self._expectation.is_founded:
+            num_tokens = len(question.prompt) - num_cached
+            first_token_s = self._expectation.first_token_s(ahead, num_tokens)
+        return Estimate(
+            num_cached_tokens=num_cached,
+            num_requests_ahead=ahead.num_requests,
+            num_tokens_ahead=ahead.num_tokens,
+            first_token_s=first_token_s,
+        )
+
     # --- refusals ---
 
     def _limits_for(self, new: NewRequest) -> WorkerLimits:
@@ -79,16 +95,16 @@ class Intake:
 
     def _check_room(self, new: NewRequest, now: float) -> None:
         policy, lifecycle = self._policy, self._lifecycle
-        room = lifecycle.room
+        census = lifecycle.room.census
         # A tenant below its share of the queue is let in up to twice the limits: who fills the
         # queue shall not keep others out of it.
-        is_full_for = room.fills_share(new.tenant, num_tokens=len(new.prompt), policy=policy)
+        is_full_for = census.fills_share(new.tenant, num_tokens=len(new.prompt), policy=policy)
         scale = 1 if is_full_for else 2
-        num_requests, most_requests = room.num_new_requests, scale * policy.max_queue_requests
+        num_requests, most_requests = census.num_requests, scale * policy.max_queue_requests
         if num_requests >= most_requests:
             raise self._queue_full("requests", waiting=num_requests, limit=most_requests)
         # An empty queue takes any prompt that fits the model.
-        num_tokens, most_tokens = room.num_new_tokens, scale * policy.max_queue_tokens
+        num_tokens, most_tokens = census.num_tokens, scale * policy.max_queue_tokens
         if num_tokens and num_tokens + len(new.prompt) > most_tokens:
             raise self._queue_full("prompt tokens", waiting=num_tokens, limit=most_tokens)
         most = policy.max_tenant_requests
@@ -104,30 +120,39 @@ class Intake:
     def _check_deadline(self, new: NewRequest, now: float) -> None:
         if new.deadline is None:
             return
-        needed_s = self._needed_s(len(new.prompt))
+        question = Question(
+            tenant=new.tenant,
+            prompt=new.prompt,
+            priority=new.priority,
+            reads_cache=new.reads_cache,
+        )
+        needed_s = self._needed_s(question, num_cached=0)
         if now + needed_s >= new.deadline:
             # Worth a look at the cache before saying no.
-            needed_s = self._needed_s(len(new.prompt) - self._num_cached(new))
+            needed_s = self._needed_s(question, num_cached=self._num_cached(question))
         if now + needed_s >= new.deadline:
             raise DeadlineTooClose(needed_s=needed_s, left_s=new.deadline - now)
 
-    def _needed_s(self, num_tokens: int) -> float:
+    def _needed_s(self, question: Question, *, num_cached: int) -> float:
         # What was measured counts only while others measure it anew.
-        is_busy = self._registry.num_live > 0
-        ahead = self._lifecycle.room.num_new_tokens
-        return self._pace.prefill_s(ahead + num_tokens) if is_busy else 0.0
+        if not self._registry.num_live:
+            return 0.0
+        ahead = self._lifecycle.room.census.ahead_of(question.tenant, question.priority)
+        return self._expectation.first_token_s(ahead, len(question.prompt) - num_cached)
 
-    def _num_cached(self, new: NewRequest) -> int:
+    def _num_cached(self, question: Question) -> int:
         epoch = self._lifecycle.epoch
-        if epoch is None or not (new.reads_cache and self._policy.use_prefix_cache):
+        if epoch is None or not (question.reads_cache and self._policy.use_prefix_cache):
             return 0
-        cache = epoch.pool.cache
-        prompt = new.prompt.astype("<i4").tobytes()
-        match = cache.match(cache.root(new.tenant), prompt, max_blocks=len(new.prompt))
-        return len(match.blocks) * epoch.limits.block_size
+        cache, size = epoch.pool.cache, epoch.limits.block_size
+        prompt = question.prompt.astype("<i4").tobytes()
+        # The last token is computed in any case.
+        most = (len(question.prompt) - 1) // size
+        match = cache.match(cache.root(question.tenant), prompt, max_blocks=most)
+        return len(match.blocks) * size
 
     def _retry_after_s(self) -> float:
-        measured = self._pace.prefill_s(self._lifecycle.room.num_new_tokens)
+        measured = self._expectation.queue_s()
         return min(max(measured, _LEAST_RETRY_S), _MOST_RETRY_S) if measured else _FIRST_RETRY_S
 
     # --- new ---

@@ -11,6 +11,8 @@ from scheduler_svc.core.prefix_cache import Match
 from scheduler_svc.core.registry import Registry
 from scheduler_svc.core.request import EndReason, Request
 from scheduler_svc.core.sequence import Phase, Sequence
+from scheduler_svc.core.stays import Stays
+from scheduler_svc.core.tenant_hits import TenantHits
 from scheduler_svc.core.tenants import TenantShares
 from scheduler_svc.core.waiting_room import WaitingRoom
 
@@ -28,6 +30,8 @@ class Lifecycle:
         self.registry = registry
         self.news = news
         self.epoch: Epoch | None = None
+        self.stays = Stays()
+        self.tenant_hits = TenantHits()
 
         self.total_prompt_tokens = 0
         self.total_cached_tokens = 0
@@ -63,6 +67,7 @@ class Lifecycle:
         sequence.link = match.link if sequence.request.stores_cache else None
         sequence.num_linked = len(match.blocks)
         sequence.phase = Phase.RUNNING
+        sequence.started_at = now
         num_cached = len(match.blocks) * epoch.limits.block_size
         epoch.batch.occupy(sequence, num_computed=num_cached)
         self._note_replay(sequence, num_cached)
@@ -125,6 +130,8 @@ class Lifecycle:
         is_told: bool = True,
     ) -> None:
         """Ends an output, wherever it is; it is told once, unless the owner is who ends it."""
+        if sequence.phase is Phase.RUNNING:
+            self.stays.note(now - sequence.started_at)
         self._drop_anywhere(sequence)
         request = sequence.request
         was_leader = sequence is request.leader
@@ -207,6 +214,11 @@ class Lifecycle:
             # one that brings tokens was counted where it made them
             self.total_prompt_tokens += len(request.new.prompt)
             self.total_cached_tokens += num_cached
+        self.tenant_hits.note(
+            request.new.tenant,
+            num_prompt_tokens=len(request.new.prompt),
+            num_cached_tokens=num_cached,
+        )
         self.room.note_begun(request)
 
     def _note_replay(self, sequence: Sequence, num_cached: int) -> None:

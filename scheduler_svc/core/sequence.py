@@ -56,6 +56,7 @@ class Sequence:
     offer: Offer | None = None
 
     # While it runs.
+    started_at: float = 0.0
     slot: int = -1
     blocks: list[int] = field(default_factory=list)
     link: Link | None = None  # where its next full block attaches; None: it publishes nothing

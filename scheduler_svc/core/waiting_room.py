@@ -4,9 +4,7 @@ An output is *held* while it would run for nothing: the prompt it shares with th
 its request is not computed yet, or nobody reads the request and it has made its tokens for that.
 """
 
-from collections import Counter
-
-from scheduler_svc.core.limits import Policy
+from scheduler_svc.core.census import Census
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import Phase, Sequence
 from scheduler_svc.core.suspicion import Suspicion
@@ -19,18 +17,7 @@ class WaitingRoom:
     def __init__(self, queue: WaitingQueue) -> None:
         self.queue = queue
         self.suspicion = Suspicion()
-        # Requests that have not run yet.
-        self.num_new_requests = 0
-        self.num_new_tokens = 0
-        self._num_new_by_tenant: Counter[str] = Counter()
-        self._num_tokens_by_tenant: Counter[str] = Counter()
-
-    def fills_share(self, tenant: str, *, num_tokens: int, policy: Policy) -> bool:
-        """Whether a tenant that adds a prompt exceeds its equal share of the queue."""
-        num_tenants = len(self._num_new_by_tenant.keys() | {tenant})
-        too_many = self._num_new_by_tenant[tenant] * num_tenants >= policy.max_queue_requests
-        tokens = self._num_tokens_by_tenant[tenant] + num_tokens
-        return too_many or tokens * num_tenants > policy.max_queue_tokens
+        self.census = Census()
 
     @property
     def num_waiting(self) -> int:
@@ -39,23 +26,14 @@ class WaitingRoom:
 
     def enter(self, request: Request, now: float) -> None:
         """Lets a new request's sequences wait."""
-        self.num_new_requests += 1
-        self.num_new_tokens += len(request.new.prompt)
-        self._num_new_by_tenant[request.new.tenant] += 1
-        self._num_tokens_by_tenant[request.new.tenant] += len(request.new.prompt)
+        self.census.enter(request)
         self.hold_followers(request)
         for sequence in request.sequences:
             self.wait(sequence, now)
 
     def note_begun(self, request: Request) -> None:
         """The request runs for the first time, or ends without: it is not new any more."""
-        self.num_new_requests -= 1
-        self.num_new_tokens -= len(request.new.prompt)
-        self._num_new_by_tenant[request.new.tenant] -= 1
-        self._num_tokens_by_tenant[request.new.tenant] -= len(request.new.prompt)
-        if not self._num_new_by_tenant[request.new.tenant]:
-            del self._num_new_by_tenant[request.new.tenant]
-            del self._num_tokens_by_tenant[request.new.tenant]
+        self.census.leave(request)
 
     def wait(self, sequence: Sequence, now: float) -> None:
         """Lets a sequence wait for a slot, or holds it if it has to be held."""
