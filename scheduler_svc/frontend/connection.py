@@ -57,6 +57,15 @@ class EngineConnection:
         """Whether a core is connected that takes messages. False at once when it dies."""
         return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether a message is there. False means that the descriptor will tell of the next one.
+
+        Any look at the socket's state can take the descriptor's signal; so this is the last look
+        before one relies on it again.
+        """
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
     def send(self, message: engine.FrontendToCore) -> None:
         """Sends the message now, or as soon as the socket takes it, after all earlier ones."""
         self._unsent.append(message)

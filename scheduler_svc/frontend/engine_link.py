@@ -134,9 +134,10 @@ class EngineLink:
         except (ConnectionBroken, TokensMissing, ValueError, IndexError) as error:
             self._reconnect(str(error) or type(error).__name__)
             return
-        if not is_empty:
+        is_writable = self._connection.is_writable
+        if not is_empty or self._connection.is_readable:
             self._pump_soon()
-        elif self._is_greeted and not self._connection.is_writable:
+        elif self._is_greeted and not is_writable:
             self._reconnect("the core is gone")
 
     def _receive_some(self, connection: EngineConnection) -> bool:
@@ -169,6 +170,8 @@ class EngineLink:
             self._ledger.superseded(message.superseded)
         elif kind == "cancel_answer":
             self._ledger.cancel_answered(message.cancel_answer)
+        elif kind == "estimate_answer":
+            self._ledger.estimate_answered(message.estimate_answer)
 
     def _note_status(self, status: engine.CoreStatus, connection: EngineConnection) -> None:
         if self._is_greeted and status.core_incarnation != self.status.core_incarnation:
