@@ -65,7 +65,7 @@ class Core:
 
 
 async def _greet(core: Core) -> None:
-    while not core.hear_hello():
+    while not core.hear_hello():  # noqa: ASYNC110 - a socket without an event loop
         await asyncio.sleep(0.01)
     core.say(engine.CoreToFrontend(status=engine.CoreStatus(core_incarnation=1)))
 
