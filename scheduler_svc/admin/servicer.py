@@ -1,4 +1,4 @@
-"""AdminService over the supervisor's latest view. Reads snapshots, orders a drain, nothing else."""
+"""AdminService over the supervisor's latest view, and what the core answers. Knows no request."""
 
 import os
 from collections.abc import Callable
@@ -6,18 +6,23 @@ from collections.abc import Callable
 import grpc.aio
 
 from octavo.installed import installed_version
+from octavo.internal.v1 import control_pb2 as control
 from octavo.v1 import admin_pb2 as admin
 from octavo.v1 import admin_pb2_grpc
 from scheduler_svc.config import ServiceConfig
+from scheduler_svc.control.hub import ControlHub, NoAnswer
 from scheduler_svc.metrics.exporter import SnapshotStore
 from scheduler_svc.supervisor.child import Child
 from scheduler_svc.supervisor.state import ReplicaState
+
+_MAX_LISTED = 1000
+_ANSWER_LIMIT_S = 5.0
 
 Context = grpc.aio.ServicerContext[object, object]
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """Answers from state that is at most about a second old."""
+    """GetState answers from what is at most about a second old, the rest asks the core."""
 
     def __init__(
         self,
@@ -26,12 +31,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         state: ReplicaState,
         store: SnapshotStore,
         children: list[Child],
+        hub: ControlHub,
         drain: Callable[[float | None], None],
     ) -> None:
         self._config = config
         self._state = state
         self._store = store
         self._children = children
+        self._hub = hub
         self._drain = drain
 
     async def GetState(
@@ -48,6 +55,43 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             processes=self._processes(),
             core=self._core(),
         )
+
+    async def ListRequests(
+        self, request: admin.ListRequestsRequest, context: Context
+    ) -> admin.ListRequestsResponse:
+        """What runs and what waits."""
+        if request.HasField("limit") and not 1 <= request.limit <= _MAX_LISTED:
+            text = f"limit must be 1 to {_MAX_LISTED}, got {request.limit}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        if request.after < 0:
+            text = f"after must not be negative, got {request.after}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+        def order(call: int) -> control.ControlMessage:
+            asked = control.ListRequests(call=call, request=request)
+            return control.ControlMessage(list_requests=asked)
+
+        return (await self._ask_core(order, context)).request_list.response
+
+    async def FlushPrefixCache(
+        self, request: admin.FlushPrefixCacheRequest, context: Context
+    ) -> admin.FlushPrefixCacheResponse:
+        """Forgets cached prefixes."""
+
+        def order(call: int) -> control.ControlMessage:
+            asked = control.FlushPrefixCache(call=call)
+            return control.ControlMessage(flush_prefix_cache=asked)
+
+        return (await self._ask_core(order, context)).cache_flushed.response
+
+    async def _ask_core(
+        self, order: Callable[[int], control.ControlMessage], context: Context
+    ) -> control.ChildMessage:
+        try:
+            return await self._hub.ask("core", order, limit_s=_ANSWER_LIMIT_S)
+        except NoAnswer as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise AssertionError("abort raises") from error
 
     async def Drain(self, request: admin.DrainRequest, context: Context) -> admin.DrainResponse:
         """Begins a drain, or finds one running."""

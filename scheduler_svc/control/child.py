@@ -93,6 +93,11 @@ class ControlChild:
         if self._is_introduced():
             self._send(control.ChildMessage(group_state=state).SerializeToString())
 
+    def send_answer(self, answer: control.ChildMessage) -> None:
+        """Answers a question; the supervisor does not wait for a lost one for ever."""
+        if self._is_introduced():
+            self._send(answer.SerializeToString())
+
     def send_busy(self, *, reason: str, limit_s: float) -> None:
         """Announces that the loop will not turn for a while."""
         busy = control.Busy(reason=reason, limit_ms=int(limit_s * 1000))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from octavo.internal.v1 import control_pb2 as control
+from octavo.v1 import admin_pb2 as admin
 
 SILENCE_LIMIT_S = 1.5
 SNAPSHOT_INTERVAL_S = 1.0
@@ -33,7 +34,22 @@ class ShutdownOrder:
     reason: str
 
 
-Order = DrainOrder | ShutdownOrder
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOrder:
+    """Answer what lives."""
+
+    call: int
+    request: admin.ListRequestsRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushOrder:
+    """Forget cached prefixes, and answer."""
+
+    call: int
+
+
+Order = DrainOrder | ShutdownOrder | ListOrder | FlushOrder
 
 
 class ChildProtocol:
@@ -70,11 +86,7 @@ class ChildProtocol:
         if kind == "ping":
             pong = control.Pong(number=message.ping.number)
             return control.ChildMessage(pong=pong).SerializeToString(), None
-        if kind == "drain":
-            return None, DrainOrder(limit_s=message.drain.limit_ms / 1000)
-        if kind == "shutdown":
-            return None, ShutdownOrder(reason=message.shutdown.reason)
-        return None, None
+        return None, _order_in(message)
 
     def snapshot(self, make: Callable[[], control.Snapshot], now: float) -> bytes | None:
         """A Snapshot message when one is due."""
@@ -82,3 +94,18 @@ class ChildProtocol:
             return None
         self._snapshot_due_at = now + SNAPSHOT_INTERVAL_S
         return control.ChildMessage(snapshot=make()).SerializeToString()
+
+
+def _order_in(message: control.ControlMessage) -> Order | None:
+    """What the supervisor wants; None for what this child does not know."""
+    match message.WhichOneof("kind"):
+        case "drain":
+            return DrainOrder(limit_s=message.drain.limit_ms / 1000)
+        case "shutdown":
+            return ShutdownOrder(reason=message.shutdown.reason)
+        case "list_requests":
+            asked = message.list_requests
+            return ListOrder(call=asked.call, request=asked.request)
+        case "flush_prefix_cache":
+            return FlushOrder(call=message.flush_prefix_cache.call)
+    return None

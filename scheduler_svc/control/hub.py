@@ -3,6 +3,7 @@
 Knows nothing of processes; a child here is a name that says Hello.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,10 @@ from google.protobuf.message import DecodeError
 from octavo.internal.v1 import control_pb2 as control
 
 _LOG = logging.getLogger(__name__)
+
+
+class NoAnswer(Exception):
+    """A child did not answer a question; the text says who and why."""
 
 
 @dataclass(slots=True)
@@ -46,6 +51,8 @@ class ControlHub:
         self._socket = self._context.socket(zmq.ROUTER)
         self._records: dict[str, ChildRecord] = {}
         self._num_pings = 0
+        self._num_questions = 0
+        self._questions: dict[int, asyncio.Future[control.ChildMessage]] = {}
 
     def bind(self) -> None:
         """Opens the socket."""
@@ -97,7 +104,14 @@ class ControlHub:
             _LOG.info("%s is busy: %s", record.name, message.busy.reason)
         elif kind == "group_state":
             record.group_state = message.group_state
+        elif kind in {"request_list", "cache_flushed"}:
+            self._answered(getattr(message, kind).call, message)
         return None
+
+    def _answered(self, call: int, message: control.ChildMessage) -> None:
+        answer = self._questions.get(call)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
 
     def _note_hello(
         self, identity: bytes, hello: control.ChildHello, now: float
@@ -123,6 +137,27 @@ class ControlHub:
         order = control.ControlMessage(ping=control.Ping(number=self._num_pings))
         for record in self.records():
             await self.send(record, order)
+
+    async def ask(
+        self, name: str, make: Callable[[int], control.ControlMessage], *, limit_s: float
+    ) -> control.ChildMessage:
+        """Asks a child; `make` puts the number of the call in. Raises NoAnswer."""
+        record = self.record(name)
+        if record is None:
+            raise NoAnswer(f"{name} is not running")
+        self._num_questions += 1
+        call = self._num_questions
+        answer: asyncio.Future[control.ChildMessage] = asyncio.get_running_loop().create_future()
+        self._questions[call] = answer
+        try:
+            if not await self.send(record, make(call)):
+                raise NoAnswer(f"{name} cannot be reached")
+            async with asyncio.timeout(limit_s):
+                return await answer
+        except TimeoutError as error:
+            raise NoAnswer(f"{name} did not answer for {limit_s:g} s") from error
+        finally:
+            del self._questions[call]
 
     async def send(self, record: ChildRecord, order: control.ControlMessage) -> bool:
         """Sends an order; returns whether the child could take it. Never waits."""

@@ -21,7 +21,7 @@ class Expectation:
     @property
     def is_founded(self) -> bool:
         """Whether anything was measured."""
-        return self._pace.prefill_s(1) > 0
+        return self._pace.has_measured
 
     def first_token_s(self, ahead: Ahead, num_tokens: int) -> float:
         """Seconds until the first token of a prompt with so many tokens to compute."""

@@ -73,6 +73,11 @@ class Pace:
         num_long_tokens = self._long.num_tokens * (1 + _LONG_BACKLOG_FACTOR * backlog)
         return Budget(min(most, int(num_tokens)), min(most, int(num_long_tokens)))
 
+    @property
+    def has_measured(self) -> bool:
+        """Whether a prompt was computed yet."""
+        return bool(self._prefill_token_us)
+
     def prefill_s(self, num_tokens: int) -> float:
         """Expected time to compute prompt tokens; 0 before anything is measured."""
         if not self._prefill_token_us:

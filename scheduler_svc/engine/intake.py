@@ -21,6 +21,7 @@ from scheduler_svc.core.refusals import (
 from scheduler_svc.engine.connection import Connection, Incoming
 from scheduler_svc.engine.delivery import Delivery
 from scheduler_svc.engine.holding import Held, Holding, Name
+from scheduler_svc.engine.questions import answer_estimate
 from scheduler_svc.engine.request_codec import (
     decode_end_reason,
     decode_submit,
@@ -82,6 +83,8 @@ class Intake:
             self._finish(incoming.connection, incoming.message.finish, now)
         elif kind == "detach":
             self._detach(incoming.connection, incoming.message.detach, now)
+        elif kind == "estimate":
+            self._estimate(incoming)
 
     def refuse_new(self, *, draining: bool, no_workers: bool, now: float) -> None:
         """Says whether new requests are refused from now on, held ones included."""
@@ -209,6 +212,15 @@ class Intake:
             call=cancel.call, is_known=answer.is_known, was_finished=answer.was_finished
         )
         incoming.connection.post(engine.CoreToFrontend(cancel_answer=out))
+
+    def _estimate(self, incoming: Incoming) -> None:
+        connection = incoming.connection
+        try:
+            answer = answer_estimate(self._core, incoming.message.estimate)
+        except ValueError as error:
+            _LOG.error("%s: ignored an Estimate: %s", connection.name, error)
+            return
+        connection.post(engine.CoreToFrontend(estimate_answer=answer))
 
     def _finish(self, connection: Connection, finish: engine.Finish, now: float) -> None:
         try:

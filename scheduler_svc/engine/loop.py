@@ -13,7 +13,7 @@ import zmq
 
 from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.control.child import ControlChild
-from scheduler_svc.control.child_protocol import DrainOrder, Order
+from scheduler_svc.control.child_protocol import DrainOrder, Order, ShutdownOrder
 from scheduler_svc.control.silence import PatientClock
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.request import EndReason
@@ -23,6 +23,7 @@ from scheduler_svc.engine.group_link import GroupLink
 from scheduler_svc.engine.holding import Holding
 from scheduler_svc.engine.instant import Instant
 from scheduler_svc.engine.intake import Intake
+from scheduler_svc.engine.questions import answer_operator
 from scheduler_svc.engine.report import Report
 from scheduler_svc.engine.router import Router
 from scheduler_svc.engine.steps import Steps
@@ -132,10 +133,16 @@ class Loop:
             self._take_order(order, at)
 
     def _take_order(self, order: Order, at: Instant) -> None:
-        if not isinstance(order, DrainOrder):
+        if isinstance(order, ShutdownOrder):
             _LOG.info("stopping: %s", order.reason)
             self.is_stopping = True
-            return
+        elif isinstance(order, DrainOrder):
+            self._drain(order, at)
+        else:
+            assert self._control is not None, "connect comes first"
+            self._control.send_answer(answer_operator(self.parts.core, order, at.now))
+
+    def _drain(self, order: DrainOrder, at: Instant) -> None:
         if not self.parts.report.is_draining:
             _LOG.info("draining, for at most %.0f s", order.limit_s)
         self.parts.report.is_draining = True

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from octavo.internal.v1 import engine_pb2 as engine
-from scheduler_svc.frontend.cancels import Cancels
 from scheduler_svc.frontend.deliver import apply_deliver
 from scheduler_svc.frontend.errors import (
     CallError,
@@ -20,6 +19,7 @@ from scheduler_svc.frontend.errors import (
     Superseded,
     Violation,
 )
+from scheduler_svc.frontend.open_questions import OpenQuestions
 from scheduler_svc.frontend.output_record import TokensDiffer
 from scheduler_svc.frontend.owner_channel import OwnerChannel, Sender
 from scheduler_svc.frontend.record import Phase, RequestRecord
@@ -42,7 +42,8 @@ class RequestLedger:
         self._core_incarnation: int | None = None
         self._records: dict[RequestRecord, None] = {}  # in the order they came
         self._closed_by_name: dict[tuple[str, str], RequestRecord] = {}
-        self._cancels = Cancels()
+        self._cancels: OpenQuestions[engine.CancelByName, engine.CancelAnswer] = OpenQuestions()
+        self._estimates: OpenQuestions[engine.Estimate, engine.EstimateAnswer] = OpenQuestions()
 
     # --- what streams want ---
 
@@ -75,8 +76,15 @@ class RequestLedger:
 
     def cancel(self, *, tenant: str, request_id: str) -> asyncio.Future[engine.CancelAnswer]:
         """Asks the core to end a request by name; the caller bounds its wait."""
-        order, answer = self._cancels.ask(tenant=tenant, request_id=request_id)
+        order = engine.CancelByName(tenant=tenant, request_id=request_id)
+        answer = self._cancels.ask(order)
         self._channel.say(engine.FrontendToCore(cancel=order))
+        return answer
+
+    def estimate(self, question: engine.Estimate) -> asyncio.Future[engine.EstimateAnswer]:
+        """Asks the core what a request would meet; the caller bounds its wait."""
+        answer = self._estimates.ask(question)
+        self._channel.say(engine.FrontendToCore(estimate=question))
         return answer
 
     # --- what the link tells ---
@@ -90,6 +98,8 @@ class RequestLedger:
             self._recover(record, is_new_core=is_new_core)
         for order in self._cancels.unanswered():
             self._channel.say(engine.FrontendToCore(cancel=order))
+        for question in self._estimates.unanswered():
+            self._channel.say(engine.FrontendToCore(estimate=question))
 
     def disconnected(self) -> None:
         """The connection is over: its numbers mean nothing any more."""
@@ -145,6 +155,10 @@ class RequestLedger:
     def cancel_answered(self, message: engine.CancelAnswer) -> None:
         """The core looked for a request to end."""
         self._cancels.answered(message)
+
+    def estimate_answered(self, message: engine.EstimateAnswer) -> None:
+        """The core looked what a request would meet."""
+        self._estimates.answered(message)
 
     # --- time ---
 

@@ -81,7 +81,9 @@ class RequestParser:
         num_outputs = parse_num_outputs(generation.sampling, limits=limits, violations=violations)
         stopping = parse_stopping(generation.stopping, limits=limits, violations=violations)
         check_output(generation.output, violations=violations)
-        priority = _priority(generation.scheduling, violations)
+        priority = parse_priority(
+            generation.scheduling, field="generation.scheduling.priority", violations=violations
+        )
         keep_for_s = _keep_for_s(generation.scheduling, violations)
         prompt = await self._encoded(generation.prompt, limits, violations)
         received = parse_received(
@@ -112,7 +114,7 @@ class RequestParser:
             text_rules=text_rules(
                 generation, end_token_ids=frozenset((*eos_token_ids, *stopping.stop_token_ids))
             ),
-            priority=_within(priorities, priority),
+            priority=within(priorities, priority),
             time_limit_ms=stopping.time_limit_ms,
             keep_for_ms=whole_milliseconds(min(keep_for_s, limits.max_keep_for_s)),
             skip_cache_read=generation.scheduling.skip_cache_read,
@@ -151,16 +153,15 @@ def body_digest(generation: api.Generation) -> bytes:
     return xxhash.xxh3_128_digest(generation.SerializeToString(deterministic=True))
 
 
-def _priority(scheduling: api.SchedulingParams, violations: Violations) -> int:
+def parse_priority(scheduling: api.SchedulingParams, *, field: str, violations: Violations) -> int:
+    """The class that is asked for."""
     return violations.integer(
-        "generation.scheduling.priority",
-        scheduling.priority,
-        least=-_LOWEST_PRIORITY,
-        most=_LOWEST_PRIORITY,
+        field, scheduling.priority, least=-_LOWEST_PRIORITY, most=_LOWEST_PRIORITY
     )
 
 
-def _within(priorities: tuple[int, int], priority: int) -> int:
+def within(priorities: tuple[int, int], priority: int) -> int:
+    """The nearest class between the most and the least urgent one that a caller may have."""
     most_urgent, least_urgent = priorities
     return min(max(priority, most_urgent), least_urgent)
 
@@ -169,7 +170,7 @@ def _priority_warnings(
     scheduling: api.SchedulingParams, priorities: tuple[int, int]
 ) -> tuple[str, ...]:
     wanted = scheduling.priority
-    used = _within(priorities, wanted)
+    used = within(priorities, wanted)
     if used == wanted or not scheduling.HasField("priority"):
         return ()
     return (f"generation.scheduling.priority: {used} for this API key, not {wanted}",)

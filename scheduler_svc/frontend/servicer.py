@@ -15,6 +15,7 @@ from scheduler_svc.frontend.call import Call
 from scheduler_svc.frontend.callers import Callers
 from scheduler_svc.frontend.calls import Calls, Context
 from scheduler_svc.frontend.errors import RequestUnknown, Unavailable
+from scheduler_svc.frontend.estimates import Estimates
 from scheduler_svc.frontend.generations import Generations
 from scheduler_svc.frontend.ledger import RequestLedger
 from scheduler_svc.frontend.parse import RequestParser, check_request_id
@@ -41,6 +42,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         generations: Generations,
         answers: Answers,
         texts: Texts,
+        estimates: Estimates,
         calls: Calls,
         callers: Callers,
         serving: Serving,
@@ -52,6 +54,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self._generations = generations
         self._answers = answers
         self._texts = texts
+        self._estimates = estimates
         self._calls = calls
         self._callers = callers
         self._serving = serving
@@ -147,6 +150,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         """The text of ids."""
         async with self._calls.answer(context, method="Detokenize"):
             return await self._texts.detokenize(request)
+
+    async def Estimate(
+        self, request: api.EstimateRequest, context: Context
+    ) -> api.EstimateResponse:
+        """What a generation would meet."""
+        async with self._calls.answer(context, method="Estimate"):
+            self._serving.check_accepts()
+            return await self._estimates.estimate(request, self._callers.of(context))
 
     async def GetModelInfo(
         self, request: api.GetModelInfoRequest, context: Context

@@ -21,6 +21,7 @@ from scheduler_svc.frontend.callers import Callers
 from scheduler_svc.frontend.calls import Calls
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.errors import Unavailable
+from scheduler_svc.frontend.estimates import Estimates
 from scheduler_svc.frontend.generations import Generations
 from scheduler_svc.frontend.health import HealthServicer
 from scheduler_svc.frontend.ledger import RequestLedger
@@ -150,6 +151,7 @@ class FrontendServices:
                 clock=clock,
             ),
             texts=Texts(model, prompts, limits=self._limits, executor=self._executor),
+            estimates=Estimates(prompts, self.ledger, limits=self._limits),
             calls=self.calls,
             callers=Callers(self._keys),
             serving=self.serving,

@@ -40,7 +40,7 @@ async def run_replica(config: ServiceConfig, *, run_dir: Path, address: Inferenc
     hub = ControlHub(Endpoints(run_dir).control, clock=time.monotonic)
     supervisor = Supervisor(config, hub=hub, children=children, state=state, store=store)
     servicer = AdminServicer(
-        config, state=state, store=store, children=children, drain=supervisor.drain
+        config, state=state, store=store, children=children, hub=hub, drain=supervisor.drain
     )
     metrics = _metrics_server(state, store)
     # a port that is taken is an error, not a port to share

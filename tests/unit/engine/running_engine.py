@@ -72,6 +72,7 @@ class ScriptedSupervisor:
         self.core_identity = b""
         self.snapshots: list[control.Snapshot] = []
         self.group_states: list[control.GroupState] = []
+        self.answers: list[control.ChildMessage] = []
         self.kill_orders: list[int] = []
         self.num_worker_pings = 0
         hello = control.ChildHello(role="worker-supervisor", name="workers", pid=1, incarnation=1)
@@ -99,6 +100,8 @@ class ScriptedSupervisor:
                 self.snapshots.append(message.snapshot)
             elif kind == "group_state":
                 self.group_states.append(message.group_state)
+            elif kind in {"request_list", "cache_flushed"}:
+                self.answers.append(message)
         while self.workers.poll(0):
             order = control.ControlMessage.FromString(self.workers.recv())
             if order.WhichOneof("kind") == "kill_group":

@@ -48,6 +48,7 @@ class ScriptedFrontend:
         self.starts: dict[int, engine.RequestStart] = {}
         self.superseded: list[int] = []
         self.cancel_answers: dict[int, engine.CancelAnswer] = {}
+        self.estimates: dict[int, engine.EstimateAnswer] = {}
         self.num_delivers = 0
 
     def hello(self, *, receive_limit: int = 1000) -> None:
@@ -172,6 +173,8 @@ class ScriptedFrontend:
             self.superseded.append(message.superseded.number)
         elif kind == "cancel_answer":
             self.cancel_answers[message.cancel_answer.call] = message.cancel_answer
+        elif kind == "estimate_answer":
+            self.estimates[message.estimate_answer.call] = message.estimate_answer
         elif kind == "deliver":
             self.num_delivers += 1
             self._take_deliver(message.deliver)
