@@ -103,9 +103,10 @@ test-operations: $(DEV) ## alerts, dashboards, images, a real Prometheus and Env
 test-gpu: $(DEV) ## kernels and graphs; needs a CUDA device
 	@$(PYTEST) tests/gpu
 
-# A part is the tests marked long("NAME"); property is the everyday property tests, looking much further.
+# A part is the tests marked long("NAME"); property is the everyday property tests, looking much further; core is
+# ten million random transitions of the core.
 # Each ends by itself within 45 minutes, or is ended.
-LONG_PARTS := property
+LONG_PARTS := property core
 CHOSEN_LONG_PARTS = $(if $(filter all,$(PART)),$(LONG_PARTS),$(filter $(LONG_PARTS),$(PART)))
 test-long: $(DEV) ## soaks and fuzzing: PART=NAME, or all
 	@$(if $(CHOSEN_LONG_PARTS),,$(error PART=$(PART) is none of: all $(LONG_PARTS)))

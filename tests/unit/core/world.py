@@ -14,9 +14,11 @@ import numpy as np
 from xxhash import xxh3_128_digest
 
 from scheduler_svc.core.block_pool import BlockPool
+from scheduler_svc.core.estimate import Question
+from scheduler_svc.core.listing import Wish
 from scheduler_svc.core.news import Accepted, Attached
 from scheduler_svc.core.plan import BadResult
-from scheduler_svc.core.refusals import QueueFull, Refused, UnknownRequest
+from scheduler_svc.core.refusals import BodyDiffers, QueueFull, Refused, UnknownRequest
 from scheduler_svc.core.request import EndReason, NewRequest, ResumedOutput, SamplingParams
 from tests.unit.core.replica import Reader, Replica, expected_output, limits, prompt_of
 
@@ -51,6 +53,11 @@ class Tracked:
     ended: dict[int, EndReason] = field(default_factory=dict)  # by output
     is_disturbed: bool = False  # it may end by another reason than its tokens
     is_cut: bool = False  # its first output was ended by its owner
+
+
+def tracked_name(tracked: Tracked) -> tuple[str, str]:
+    """A request's global name."""
+    return tracked.new.tenant, tracked.new.request_id
 
 
 class World:
@@ -115,6 +122,10 @@ class World:
             self.core_dies: 1,
             self.time_passes: 2,
             self.wrong_result: 1,
+            self.repeated_result: 1,
+            self.result_after_the_workers: 1,
+            self.repeated_id: 1,
+            self.look: 1,
             self.flush: 1,
         }
 
@@ -152,6 +163,23 @@ class World:
         seen: list[list[int]] = [[] for _ in expected]
         self.tracked.append(Tracked(new, expected, seen, self.owner, number))
 
+    def repeated_id(self) -> None:
+        """The id of a known request with another body is refused, and nothing changes."""
+        tracked = self.anyone()
+        if tracked is None:
+            return
+        number = self.next_number()
+        other = replace(tracked.new, owner=self.owner, number=number, body_digest=b"other")
+        counts = self.replica.core.counts()
+        is_known = self.replica.core._registry.find(*tracked_name(tracked)) is not None
+        if is_known:
+            try:
+                self.replica.core.submit(other, self.replica.now)
+            except BodyDiffers:
+                assert self.replica.core.counts() == counts
+                return
+            raise AssertionError("another body was taken under a known id")
+
     # --- steps ---
 
     def issue(self) -> None:
@@ -184,6 +212,49 @@ class World:
             except BadResult:
                 return
             raise AssertionError("a result that answers no step was taken")
+
+    def repeated_result(self) -> None:
+        """A result that was applied before comes again."""
+        if not self.replica.results:
+            return
+        result = self.replica.results[0]
+        self.replica.deliver()
+        try:
+            self.replica.core.apply(result, self.replica.now)
+        except BadResult:
+            return
+        raise AssertionError("a result was taken twice")
+
+    def result_after_the_workers(self) -> None:
+        """The workers are gone, and a result of theirs arrives late."""
+        late = list(self.replica.results)
+        self.replica.leave_epoch()
+        for result in late:
+            try:
+                self.replica.core.apply(result, self.replica.now)
+            except BadResult:
+                continue
+            raise AssertionError("a result was taken without workers")
+        assert self.replica.core.plan(self.replica.now) is None
+        self.workers_return()
+
+    def look(self) -> None:
+        """Looking changes nothing, and shows every living request once."""
+        core, now = self.replica.core, self.replica.now
+        before = core.counts()
+        listing = core.list_requests(Wish(limit=3, wants_blocks=True), now)
+        orders = [view.order for view in listing.requests]
+        while listing.next_after:
+            wish = Wish(limit=3, after=listing.next_after, wants_blocks=True)
+            listing = core.list_requests(wish, now)
+            orders += [view.order for view in listing.requests]
+        assert orders == sorted(set(orders))
+        assert len(orders) == before.num_live == listing.num_live
+        prompt = prompt_of(self.random.randint(1, 24), first=self.random.randint(0, 2))
+        estimate = core.estimate(Question(tenant="a", prompt=prompt % VOCAB_SIZE))
+        assert estimate.num_cached_tokens < len(prompt)
+        assert estimate.num_requests_ahead <= before.num_live
+        assert core.counts() == before
 
     def flush(self) -> None:
         self.replica.core.flush_prefix_cache()
@@ -309,6 +380,12 @@ class World:
         for tracked in self.tracked:
             tracked.is_disturbed |= was_fatal
         self.replica.restart_epoch(was_fatal=was_fatal)
+        self.hide_blocks()
+
+    def workers_return(self) -> None:
+        self.replica.worker.begin_epoch()
+        self.replica.core.start_epoch(self.limits, self.replica.now)
+        self.replica.hear()
         self.hide_blocks()
 
     def logits_fail(self) -> None:
