@@ -1,6 +1,6 @@
-"""What the core costs: planning and applying a decode step, and looking up a long prompt.
+"""What the core costs: planning, applying and encoding a decode step, looking up a long prompt.
 
-Pure Python on one core, no model and no messages: a stand-in answers each plan with tokens. Rows
+Pure Python on one core, no model and no sockets: a stand-in answers each plan with tokens. Rows
 stand at different places in their blocks, as they do in service; the cache is full, so that every
 new block evicts an old one. The garbage collector runs as it does in service.
 
@@ -22,11 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
+from octavo.internal.v1 import step_pb2
+from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.limits import Policy, WorkerLimits
 from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.core.prefix_cache import PrefixCache
 from scheduler_svc.core.request import NewRequest, SamplingParams
+from scheduler_svc.engine.step_codec import encode_plan
 
 BLOCK_SIZE = 16
 VOCAB_SIZE = 151_936
@@ -172,6 +175,48 @@ def measure_lookup(num_tokens: int) -> float:
     return 1e3 * median_time(lambda: cache.match(root, tokens, max_blocks=num_blocks))
 
 
+def measure_codec(num_rows: int) -> tuple[float, int]:
+    """Microseconds to encode a plan of decode rows and to read it again, and its mean bytes."""
+    service = Service(Case(num_rows, 10, 200))
+    epoch = step_pb2.Epoch(core_incarnation=1 << 60, counter=1)
+    times_us, sizes = [], []
+    for _ in range(NUM_STEPS):
+        plan = service.core.plan(0.0)
+        if plan is None:
+            raise RuntimeError("the batch is not steady: the case is set up wrongly")
+        started = time.perf_counter()
+        payload = encode_plan(plan, epoch)
+        read = step_pb2.CoreToRank.FromString(payload).plan
+        slots = np.frombuffer(read.slots, "<i4")
+        blocks = [
+            np.frombuffer(column, "<i4")
+            for column in (read.new_block_slots, read.new_block_indexes, read.new_block_ids)
+        ]
+        times_us.append((time.perf_counter() - started) * 1e6)
+        if len(slots) != num_rows or len(blocks[0]) != len(plan.new_block_ids):
+            raise RuntimeError("a plan changed on its way")
+        sizes.append(len(payload))
+        service.answer(plan)
+        service.core.apply(service.results.popleft(), 0.0)
+    return statistics.median(times_us), round(statistics.mean(sizes))
+
+
+def measure_pool(num_blocks: int) -> tuple[float, float]:
+    """Seconds to make a pool of so many blocks; microseconds to take 16 and give them back."""
+    started = time.perf_counter()
+    cache = PrefixCache(num_blocks=num_blocks, block_size=BLOCK_SIZE, root=b"bench")
+    pool = BlockPool(num_blocks=num_blocks, cache=cache)
+    made_s = time.perf_counter() - started
+
+    def turn() -> None:
+        taken = pool.take(16)
+        if taken is None:
+            raise RuntimeError("an empty pool has no blocks")
+        pool.release(taken, fence=False)
+
+    return made_s, 1e6 * median_time(turn)
+
+
 def median_time(work: Callable[[], object]) -> float:
     """Seconds, the median of many runs."""
     times = []
@@ -204,12 +249,20 @@ def main() -> None:
         )
     lookup_ms = measure_lookup(32_768)
     print(f"lookup of a 32,768-token prompt, all of it cached: {lookup_ms:.2f} ms")
+    codec_us, num_bytes = measure_codec(256)
+    print(f"encode and decode a plan of 256 rows: {codec_us:.1f} us, {num_bytes} bytes on average")
+    made_s, turn_us = measure_pool(1_000_000)
+    print(f"1,000,000 blocks: {made_s:.2f} s to set up, {turn_us:.1f} us to take and release 16")
     if arguments.json is not None:
         numbers = {
             "python": sys.version.split()[0],
             "block_size": BLOCK_SIZE,
             "steps": [asdict(step) for step in steps],
             "lookup_32k_ms": lookup_ms,
+            "codec_256_us": codec_us,
+            "codec_256_bytes": num_bytes,
+            "million_blocks_s": made_s,
+            "million_blocks_turn_us": turn_us,
         }
         arguments.json.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 

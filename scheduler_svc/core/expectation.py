@@ -10,6 +10,8 @@ from scheduler_svc.core.epoch import Epoch
 from scheduler_svc.core.lifecycle import Lifecycle
 from scheduler_svc.core.pace import Pace
 
+_STEPS_A_TURN = 1.5
+
 
 class Expectation:
     """Estimates from what was measured of late."""
@@ -26,12 +28,18 @@ class Expectation:
     def first_token_s(self, ahead: Ahead, num_tokens: int) -> float:
         """Seconds until the first token of a prompt with so many tokens to compute."""
         ahead_s = max(self._pace.prefill_s(ahead.num_tokens), self._room_s(ahead, num_tokens))
-        return ahead_s + self._pace.prefill_s(num_tokens)
+        return ahead_s + self._pace.prefill_s(num_tokens) + self._turn_s()
 
     def queue_s(self) -> float:
         """Seconds until what waits now is computed."""
         census = self._lifecycle.room.census
         return self.first_token_s(Ahead(census.num_requests, census.num_tokens), 0)
+
+    def _turn_s(self) -> float:
+        """Beside streams: what is left of the step that runs, and the decode rows of its own."""
+        epoch = self._lifecycle.epoch
+        has_streams = epoch is not None and epoch.batch.num_occupied > 0
+        return _STEPS_A_TURN * self._pace.decode_step_us / 1e6 if has_streams else 0.0
 
     def _room_s(self, ahead: Ahead, num_tokens: int) -> float:
         """Seconds until a slot and blocks are free for one behind those ahead."""
