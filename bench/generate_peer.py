@@ -1,6 +1,7 @@
 """transformers' `generate` in a process of its own, the peer that bench.serving measures beside."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ class Peer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # waiting threads sleep, as the service's do: on a shared machine spinning ones lose most
+            env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},
         )
 
     def tokens_per_s(
