@@ -17,7 +17,7 @@ class Peer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # waiting threads sleep, as the service's do: on a shared machine spinning ones lose most
+            # waiting threads sleep, as the service's do: on shared cores spinning ones lose
             env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},
         )
 
