@@ -211,6 +211,21 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
         text = prompt_text(request.prompt)
         return inference_pb2.TokenizeResponse(token_ids=[ord(one) for one in text], text=text)
 
+    def Estimate(  # noqa: N802 - the name in the contract
+        self, request: inference_pb2.EstimateRequest, context: grpc.ServicerContext
+    ) -> inference_pb2.EstimateResponse:
+        """As many requests ahead as the priority says; no prediction for an empty queue."""
+        refusal = self._begin("ESTIMATE", context)
+        if refusal:
+            self._abort(context, refusal)
+        ahead = max(0, request.scheduling.priority)
+        return inference_pb2.EstimateResponse(
+            prompt_tokens=len(prompt_text(request.prompt)),
+            num_requests_ahead=ahead,
+            num_tokens_ahead=10 * ahead,
+            predicted_ttft_s=0.5 * ahead if ahead else None,
+        )
+
     def Detokenize(  # noqa: N802 - the name in the contract
         self, request: inference_pb2.DetokenizeRequest, context: grpc.ServicerContext
     ) -> inference_pb2.DetokenizeResponse:
@@ -219,6 +234,15 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
         if request.skip_special_tokens:
             text = text.replace("<", "").replace(">", "")
         return inference_pb2.DetokenizeResponse(text=text)
+
+    def Estimate(  # noqa: N802 - the name in the contract
+        self, request: inference_pb2.EstimateRequest, context: grpc.ServicerContext
+    ) -> inference_pb2.EstimateResponse:
+        """A character is a token; nothing is cached, nothing waits, nothing was measured."""
+        refusal = self._begin("ESTIMATE", context)
+        if refusal:
+            self._abort(context, refusal)
+        return inference_pb2.EstimateResponse(prompt_tokens=len(prompt_text(request.prompt)))
 
     def GetModelInfo(  # noqa: N802 - the name in the contract
         self, request: inference_pb2.GetModelInfoRequest, context: grpc.ServicerContext
