@@ -14,7 +14,7 @@ from octavo.aio_connection import AioConnection
 from octavo.aio_stream import AsyncStream
 from octavo.channel import DEFAULT_TARGET, OptionValue, client_settings
 from octavo.client import KEEP_FOR_S, QUICK_TIMEOUT_S, WHOLE_ANSWER_INTERVAL
-from octavo.decoding import decode_cancel, decode_model_info
+from octavo.decoding import decode_cancel, decode_estimate, decode_model_info
 from octavo.errors import ClientClosed
 from octavo.prompts import (
     MessagesInput,
@@ -25,7 +25,7 @@ from octavo.prompts import (
     plain_prompt,
 )
 from octavo.requests import ChatOptions, RequestOptions, generation_message, split_chat_options
-from octavo.results import CancelOutcome, Generation, ModelInfo, Tokens
+from octavo.results import CancelOutcome, Estimate, Generation, ModelInfo, Tokens
 from octavo.retries import ReconnectPolicy, RetryPolicy
 from octavo.sampling import SamplingParams
 from octavo.stream_request import StreamRequest, stream_request
@@ -142,6 +142,26 @@ class AsyncClient:
             timeout_s=timeout,
         )
         return Tokens(token_ids=tuple(response.token_ids), text=response.text)
+
+    async def estimate(
+        self,
+        prompt: PromptInput | MessagesInput | None = None,
+        *,
+        messages: MessagesInput | None = None,
+        priority: int = 0,
+        timeout: float = QUICK_TIMEOUT_S,
+        **template: Unpack[TemplateOptions],
+    ) -> Estimate:
+        """What a request with this prompt would meet now: its cached part, the queue, its wait."""
+        response = await self._connection.call(
+            lambda stub: stub.Estimate,
+            inference_pb2.EstimateRequest(
+                prompt=any_prompt(prompt, messages, template),
+                scheduling=inference_pb2.SchedulingParams(priority=priority),
+            ),
+            timeout_s=timeout,
+        )
+        return decode_estimate(response)
 
     async def detokenize(
         self,

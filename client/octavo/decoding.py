@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo.results import (
     CancelOutcome,
+    Estimate,
     Finish,
     FinishReason,
     ModelInfo,
@@ -65,6 +66,19 @@ def decode_usage(message: inference_pb2.Usage) -> Usage:
 def decode_cancel(message: inference_pb2.CancelResponse) -> CancelOutcome:
     """What a cancel found."""
     return _CANCEL_OUTCOMES.get(message.outcome, CancelOutcome.CANCELLED)
+
+
+def decode_estimate(message: inference_pb2.EstimateResponse) -> Estimate:
+    """What a request would meet."""
+    return Estimate(
+        prompt_tokens=message.prompt_tokens,
+        cached_tokens=message.cached_tokens,
+        num_requests_ahead=message.num_requests_ahead,
+        num_tokens_ahead=message.num_tokens_ahead,
+        predicted_ttft_s=(
+            message.predicted_ttft_s if message.HasField("predicted_ttft_s") else None
+        ),
+    )
 
 
 def decode_model_info(message: inference_pb2.GetModelInfoResponse) -> ModelInfo:

@@ -136,6 +136,17 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a request would meet now; `predicted_ttft_s` is None while nothing was measured."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    num_requests_ahead: int
+    num_tokens_ahead: int
+    predicted_ttft_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """What is served; `max_sequence_tokens` bounds prompt plus output of one sequence."""
 

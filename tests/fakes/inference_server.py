@@ -235,15 +235,6 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
             text = text.replace("<", "").replace(">", "")
         return inference_pb2.DetokenizeResponse(text=text)
 
-    def Estimate(  # noqa: N802 - the name in the contract
-        self, request: inference_pb2.EstimateRequest, context: grpc.ServicerContext
-    ) -> inference_pb2.EstimateResponse:
-        """A character is a token; nothing is cached, nothing waits, nothing was measured."""
-        refusal = self._begin("ESTIMATE", context)
-        if refusal:
-            self._abort(context, refusal)
-        return inference_pb2.EstimateResponse(prompt_tokens=len(prompt_text(request.prompt)))
-
     def GetModelInfo(  # noqa: N802 - the name in the contract
         self, request: inference_pb2.GetModelInfoRequest, context: grpc.ServicerContext
     ) -> inference_pb2.GetModelInfoResponse:

@@ -93,6 +93,14 @@ def test_cancel_says_what_it_found(client: octavo.Client) -> None:
 def test_tokens_and_text_turn_into_each_other(client: octavo.Client) -> None:
     assert client.tokenize("ab") == octavo.Tokens(token_ids=(97, 98), text="ab")
     assert client.tokenize(messages="c").token_ids == (99,)
+    assert client.estimate("abc") == octavo.Estimate(
+        prompt_tokens=3,
+        cached_tokens=0,
+        num_requests_ahead=0,
+        num_tokens_ahead=0,
+        predicted_ttft_s=None,
+    )
+    assert client.estimate("abc", priority=2).predicted_ttft_s == 1.0
     assert client.detokenize([60, 97, 62]) == "a"
     assert client.detokenize([60, 97, 62], skip_special_tokens=False) == "<a>"
 

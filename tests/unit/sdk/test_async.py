@@ -49,6 +49,7 @@ async def test_every_call_answers_as_the_blocking_one(
     assert await aio.chat("a b", request_id="r") == client.chat("a b", request_id="r")
     assert await aio.generate([97], request_id="r") == client.generate([97], request_id="r")
     assert await aio.tokenize("ab") == client.tokenize("ab")
+    assert await aio.estimate("abc") == client.estimate("abc")
     assert await aio.detokenize([97]) == client.detokenize([97])
     assert await aio.model_info() == client.model_info()
     streamed = [delta async for delta in aio.stream(messages="a b c", n=2)]
