@@ -108,6 +108,7 @@ async def test_a_message_that_comes_while_the_link_looks_at_its_socket_is_heard_
             is_armed = True
             core.say(engine.CoreToFrontend(status=engine.CoreStatus(core_incarnation=1)))
             await listener.delivered.wait()
+        assert listener.delivered.is_set()
     finally:
         link.close()
         core.close()
