@@ -38,7 +38,7 @@ class Caller(threading.Thread):
 
     def __init__(self, target: str, index: int) -> None:
         super().__init__(daemon=True)
-        self.prompt = [(7 * index + j) % NUM_IDS for j in range(5 + 9 * index)]
+        self.prompt = [(7 * index + j) % NUM_IDS for j in range(5 + 9 * (index % NUM_STREAMS))]
         self.seed = index
         self.got = Received()
         self.num_breaks = 0
@@ -83,15 +83,17 @@ class Caller(threading.Thread):
             threading.Event().wait(0.1)
 
 
-def _start_callers(replica: Replica) -> list[Caller]:
-    callers = [Caller(replica.target, index) for index in range(NUM_STREAMS)]
+def start_callers(replica: Replica, *, first: int = 0, at_least: int = 20) -> list[Caller]:
+    """Callers numbered from `first`, once each has `at_least` tokens."""
+    callers = [Caller(replica.target, first + index) for index in range(NUM_STREAMS)]
     for caller in callers:
         caller.start()
-    wait_until(lambda: all(len(c.got.token_ids) >= 20 for c in callers), limit_s=60)
+    wait_until(lambda: all(len(c.got.token_ids) >= at_least for c in callers), limit_s=60)
     return callers
 
 
-def _check_all(callers: list[Caller], replica: Replica) -> None:
+def check_all(callers: list[Caller], replica: Replica) -> None:
+    """Every caller ends, with exactly the tokens of an undisturbed run."""
     for caller in callers:
         caller.join(timeout=90)
         assert not caller.is_alive(), f"hangs at {len(caller.got.token_ids)}\n{replica.log()}"
@@ -108,37 +110,37 @@ def _ranks(replica: Replica) -> list[psutil.Process]:
 
 
 def test_streams_survive_a_killed_worker(replica: Replica) -> None:
-    callers = _start_callers(replica)
+    callers = start_callers(replica)
     _ranks(replica)[0].kill()
-    _check_all(callers, replica)
+    check_all(callers, replica)
     assert sum(caller.num_breaks for caller in callers) == 0
 
 
 def test_streams_survive_a_stopped_worker(replica: Replica) -> None:
-    callers = _start_callers(replica)
+    callers = start_callers(replica)
     _ranks(replica)[0].suspend()
-    _check_all(callers, replica)
+    check_all(callers, replica)
     assert sum(caller.num_breaks for caller in callers) == 0
 
 
 def test_streams_survive_a_killed_core(replica: Replica) -> None:
-    callers = _start_callers(replica)
+    callers = start_callers(replica)
     replica.process("scheduler_svc.engine").kill()
-    _check_all(callers, replica)
+    check_all(callers, replica)
     assert sum(caller.num_breaks for caller in callers) == 0
 
 
 def test_streams_survive_a_stopped_core(replica: Replica) -> None:
-    callers = _start_callers(replica)
+    callers = start_callers(replica)
     replica.process("scheduler_svc.engine").suspend()
-    _check_all(callers, replica)
+    check_all(callers, replica)
     assert sum(caller.num_breaks for caller in callers) == 0
 
 
 def test_streams_go_on_by_attach_when_a_frontend_is_killed(replica: Replica) -> None:
-    callers = _start_callers(replica)
+    callers = start_callers(replica)
     replica.process("frontend-0").kill()
-    _check_all(callers, replica)
+    check_all(callers, replica)
 
 
 def test_a_result_is_kept_for_a_client_that_comes_back(replica: Replica) -> None:

@@ -1,0 +1,128 @@
+"""What takes long: rounds of random kills, a soak of short requests, random bytes on the wire.
+
+Each is a named part of `make test-long`. The number of rounds comes from OCTAVO_ROUNDS, so that a
+part can be tried briefly.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from octavo.v1 import inference_pb2 as api
+from octavo.v1.inference_pb2_grpc import InferenceServiceStub
+from tests.e2e.calls import connected, generation, stream
+from tests.e2e.replica import Replica, running_replica, wait_until
+from tests.e2e.test_recovery import FLAGS, check_all, start_callers
+from tests.fakes.byte_tokenizer import NUM_IDS
+from tests.fakes.checkpoints import make_tiny_checkpoint
+from tests.fakes.hash_tokens import expected_tokens
+
+SERVICE = "/octavo.v1.InferenceService"
+
+
+def _rounds(usual: int) -> int:
+    return int(os.environ.get("OCTAVO_ROUNDS", usual))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return make_tiny_checkpoint(tmp_path / "model", family="qwen3")
+
+
+def _victims(replica: Replica) -> dict[str, Callable[[], psutil.Process]]:
+    assert replica.workers is not None
+    workers = psutil.Process(replica.workers.pid)
+    return {
+        "rank": lambda: workers.children(recursive=True)[0],
+        "core": lambda: replica.process("scheduler_svc.engine"),
+        "frontend": lambda: replica.process("frontend-1"),
+    }
+
+
+@pytest.mark.long("chaos")
+def test_streams_survive_kills_and_stops_at_random_moments(model: Path) -> None:
+    draw = random.Random(0)
+    with running_replica(model, flags=FLAGS, hash_worker=["--step-ms", "10"]) as replica:
+        for number in range(_rounds(300)):
+            callers = start_callers(replica, first=100 * number, at_least=draw.randrange(1, 100))
+            name = draw.choice(["rank", "core", "frontend"])
+            victim = _victims(replica)[name]()
+            if draw.random() < 0.3:
+                victim.suspend()
+            else:
+                victim.kill()
+            check_all(callers, replica)
+            replica.wait_ready()
+
+
+@pytest.mark.long("soak")
+def test_many_short_requests_leave_memory_and_blocks_as_they_were(model: Path) -> None:
+    shared = [index % NUM_IDS for index in range(64)]
+    with running_replica(model, hash_worker=[]) as replica, connected(replica.target) as stub:
+        _send_thousand(stub, shared, first=0)
+        before = _sizes(replica)
+        for number in range(1, _rounds(100)):
+            _send_thousand(stub, shared, first=1000 * number)
+        wait_until(lambda: _gauge(replica, "octavo_kv_blocks_in_use") == 0, limit_s=10)
+        assert _gauge(replica, "octavo_num_requests_live") == 0
+        for name, (memory, files) in _sizes(replica).items():
+            assert memory < 1.5 * before[name][0] + 50e6, name
+            assert files <= before[name][1] + 32, name
+
+
+def _send_thousand(stub: InferenceServiceStub, shared: list[int], *, first: int) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda number: _short(stub, shared, number), range(first, first + 1000)))
+
+
+def _short(stub: InferenceServiceStub, shared: list[int], number: int) -> None:
+    draw = random.Random(number)
+    own = [draw.randrange(NUM_IDS) for _ in range(draw.randrange(1, 20))]
+    prompt = shared + own if draw.random() < 0.9 else own
+    wanted = generation(prompt, max_tokens=8)
+    if draw.random() < 0.05:
+        call = stub.Generate(api.GenerateRequest(generation=wanted), timeout=60)
+        next(iter(call))
+        call.cancel()
+        return
+    [output] = stream(stub, wanted)
+    assert output.token_ids == expected_tokens(prompt, 8, vocab_size=NUM_IDS)
+
+
+def _sizes(replica: Replica) -> dict[int, tuple[float, int]]:
+    return {p.pid: (p.memory_info().rss, p.num_fds()) for p in replica.processes()}
+
+
+def _gauge(replica: Replica, name: str) -> float:
+    lines = replica.get("/metrics")[1].splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split()[0] == name)
+
+
+@pytest.mark.long("fuzz")
+def test_random_bytes_are_answered_and_the_service_lives_on(model: Path) -> None:
+    draw = random.Random(0)
+    with running_replica(model, hash_worker=[]) as replica:
+        with grpc.insecure_channel(replica.target) as channel:
+            call: Callable[..., bytes] = channel.unary_unary(f"{SERVICE}/GenerateUnary")
+            for _ in range(_rounds(100_000)):
+                with pytest.raises(grpc.RpcError):
+                    call(next(_hostile(draw)), timeout=30)
+        with connected(replica.target) as stub:
+            [output] = stream(stub, generation([1, 2], max_tokens=4))
+        assert len(output.token_ids) == 4
+
+
+def _hostile(draw: random.Random) -> Iterator[bytes]:
+    """Bytes of no message, or of a message with one wrong number; never a valid request."""
+    if draw.random() < 0.5:
+        yield b"\x0a\xff" + draw.randbytes(draw.randrange(200))
+    wanted = generation([draw.randrange(NUM_IDS)], max_tokens=draw.choice([0, -1, -(2**31)]))
+    wanted.sampling.temperature = draw.choice([float("nan"), float("inf"), -1.0, 1e30])
+    wanted.stopping.stop_token_ids.extend([draw.choice([-1, 2**31 - 1])])
+    yield api.GenerateUnaryRequest(generation=wanted).SerializeToString()
