@@ -49,12 +49,13 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # s
         """The status now and on each change, until the client leaves."""
         last: int | None = None
         while True:
-            changed = self._changed
+            # seen before the write: what changes during it is told in the next turn
+            changed, is_closed = self._changed, self._is_closed
             status = self._status(request.service)
             if status != last:
                 await context.write(health.HealthCheckResponse(status=status))
                 last = status
-            if self._is_closed:
+            if is_closed:
                 return
             await changed.wait()
 
