@@ -407,6 +407,8 @@ class Submit(_message.Message):
     WAS_ACCEPTED_FIELD_NUMBER: _builtins.int
     IS_DETACHED_FIELD_NUMBER: _builtins.int
     NUM_CORE_DEATHS_FIELD_NUMBER: _builtins.int
+    TENANT_WEIGHT_FIELD_NUMBER: _builtins.int
+    TENANT_MAX_REQUESTS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The request's number on this connection, from 1, never used again on it."""
     tenant: _builtins.str
@@ -454,6 +456,14 @@ class Submit(_message.Message):
     """Restarts of the core that the request was live in without a new token since; at 2 it runs alone, at 3 it ends
     (ERROR).
     """
+    tenant_weight: _builtins.float
+    """The tenant's weight among the tenants that wait: one of weight 2 is served twice the tokens of one of weight 1. 0 means
+    1. The newest request's holds for all of the tenant's.
+    """
+    tenant_max_requests: _builtins.int
+    """Most live requests of the tenant in the core; 0 means no limit but the core's own. A resumed request is refused only at
+    twice the limit: it was accepted before, by another core.
+    """
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """End ids of the model that count for this request (none under ignore_eos)."""
@@ -498,10 +508,12 @@ class Submit(_message.Message):
         was_accepted: _builtins.bool = ...,
         is_detached: _builtins.bool = ...,
         num_core_deaths: _builtins.int = ...,
+        tenant_weight: _builtins.float = ...,
+        tenant_max_requests: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "blob", b"blob", "body_digest", b"body_digest", "deadline_ms", b"deadline_ms", "eos_token_ids", b"eos_token_ids", "is_detached", b"is_detached", "keep_for_ms", b"keep_for_ms", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_core_deaths", b"num_core_deaths", "num_outputs", b"num_outputs", "number", b"number", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "skip_cache_read", b"skip_cache_read", "skip_cache_store", b"skip_cache_store", "stop_token_ids", b"stop_token_ids", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "was_accepted", b"was_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "blob", b"blob", "body_digest", b"body_digest", "deadline_ms", b"deadline_ms", "eos_token_ids", b"eos_token_ids", "is_detached", b"is_detached", "keep_for_ms", b"keep_for_ms", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_core_deaths", b"num_core_deaths", "num_outputs", b"num_outputs", "number", b"number", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "skip_cache_read", b"skip_cache_read", "skip_cache_store", b"skip_cache_store", "stop_token_ids", b"stop_token_ids", "tenant", b"tenant", "tenant_max_requests", b"tenant_max_requests", "tenant_weight", b"tenant_weight", "time_limit_ms", b"time_limit_ms", "was_accepted", b"was_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -826,6 +838,7 @@ class Estimate(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     SKIP_CACHE_READ_FIELD_NUMBER: _builtins.int
+    TENANT_WEIGHT_FIELD_NUMBER: _builtins.int
     call: _builtins.int
     """Chosen by the frontend to match the answer."""
     tenant: _builtins.str
@@ -836,6 +849,8 @@ class Estimate(_message.Message):
     """Priority class, lower is more urgent."""
     skip_cache_read: _builtins.bool
     """Does not use cached prefixes."""
+    tenant_weight: _builtins.float
+    """The tenant's weight, as in Submit."""
     def __init__(
         self,
         *,
@@ -844,10 +859,11 @@ class Estimate(_message.Message):
         prompt_tokens: _builtins.bytes = ...,
         priority: _builtins.int = ...,
         skip_cache_read: _builtins.bool = ...,
+        tenant_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "skip_cache_read", b"skip_cache_read", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "skip_cache_read", b"skip_cache_read", "tenant", b"tenant", "tenant_weight", b"tenant_weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
