@@ -16,8 +16,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --long PART, the only way to run a test marked long."""
+    """Adds --long PART, the only way to run a test marked long, and what chaos can repeat."""
     parser.addoption("--long", metavar="PART", help="run only the tests marked long(PART)")
+    parser.addoption("--chaos-seed", type=int, default=0, help="which blows fall")
+    parser.addoption("--chaos-round", type=int, help="only this round of the long part chaos")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

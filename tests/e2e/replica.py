@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import psutil
 
@@ -32,7 +31,9 @@ class Replica:
 
     run_dir: Path
     log_path: Path
+    serve_command: Sequence[str]
     supervisor: subprocess.Popen[bytes]
+    workers_command: Sequence[str] = ()
     workers: subprocess.Popen[bytes] | None = None
 
     @property
@@ -90,6 +91,13 @@ class Replica:
             self.workers.send_signal(signal.SIGTERM)
             self.workers.wait(timeout=limit_s)
         return status
+
+    def start_again(self) -> None:
+        """Starts what has ended of it, as what runs containers does; give it a port of its own."""
+        if self.supervisor.poll() is not None:
+            self.supervisor = _spawn(self.serve_command, self.log_path)
+        if self.workers is not None and self.workers.poll() is not None:
+            self.workers = _spawn(self.workers_command, self.log_path)
 
     def end(self) -> None:
         """Makes sure that nothing is left."""
@@ -157,20 +165,24 @@ def start_replica(
         *("--workers", "local" if hash_worker is None else "external"),
         *flags,
     ]
-    log = log_path.open("wb")
-    supervisor = _spawn(command, log)
-    workers = None
+    replica = Replica(
+        run_dir=run_dir,
+        log_path=log_path,
+        serve_command=command,
+        supervisor=_spawn(command, log_path),
+    )
     if hash_worker is not None:
         fake = (sys.executable, "-m", "tests.fakes.hash_worker", "--run-dir", str(run_dir))
-        workers = _spawn([*fake, "--model", str(model), *hash_worker], log)
-    log.close()
-    return Replica(run_dir=run_dir, log_path=log_path, supervisor=supervisor, workers=workers)
+        replica.workers_command = [*fake, "--model", str(model), *hash_worker]
+        replica.workers = _spawn(replica.workers_command, log_path)
+    return replica
 
 
-def _spawn(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(command: Sequence[str], log_path: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     paths = [str(ROOT), str(ROOT / "client"), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return subprocess.Popen(
-        list(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
-    )
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            list(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+        )
