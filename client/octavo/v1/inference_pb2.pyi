@@ -20,6 +20,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Pooling:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PoolingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pooling.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    POOLING_UNSPECIFIED: _Pooling.ValueType  # 0
+    """As POOLING_LAST."""
+    POOLING_LAST: _Pooling.ValueType  # 1
+    """The last token's."""
+    POOLING_MEAN: _Pooling.ValueType  # 2
+    """The mean over all tokens of the prompt."""
+
+class Pooling(_Pooling, metaclass=_PoolingEnumTypeWrapper):
+    """How hidden states become one vector."""
+
+POOLING_UNSPECIFIED: Pooling.ValueType  # 0
+"""As POOLING_LAST."""
+POOLING_LAST: Pooling.ValueType  # 1
+"""The last token's."""
+POOLING_MEAN: Pooling.ValueType  # 2
+"""The mean over all tokens of the prompt."""
+Global___Pooling: _TypeAlias = Pooling  # noqa: Y015
+
 class _CancelOutcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -43,6 +67,30 @@ CANCEL_OUTCOME_CANCELLED: CancelOutcome.ValueType  # 1
 CANCEL_OUTCOME_ALREADY_FINISHED: CancelOutcome.ValueType  # 2
 """The generation had already ended and is only retained."""
 Global___CancelOutcome: _TypeAlias = CancelOutcome  # noqa: Y015
+
+class _TruncationSide:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TruncationSideEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TruncationSide.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRUNCATION_SIDE_UNSPECIFIED: _TruncationSide.ValueType  # 0
+    """As TRUNCATION_SIDE_LEFT."""
+    TRUNCATION_SIDE_LEFT: _TruncationSide.ValueType  # 1
+    """The beginning."""
+    TRUNCATION_SIDE_RIGHT: _TruncationSide.ValueType  # 2
+    """The end."""
+
+class TruncationSide(_TruncationSide, metaclass=_TruncationSideEnumTypeWrapper):
+    """An end of a prompt."""
+
+TRUNCATION_SIDE_UNSPECIFIED: TruncationSide.ValueType  # 0
+"""As TRUNCATION_SIDE_LEFT."""
+TRUNCATION_SIDE_LEFT: TruncationSide.ValueType  # 1
+"""The beginning."""
+TRUNCATION_SIDE_RIGHT: TruncationSide.ValueType  # 2
+"""The end."""
+Global___TruncationSide: _TypeAlias = TruncationSide  # noqa: Y015
 
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -179,6 +227,7 @@ class GenerateUnaryResponse(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id: the caller's, or the one made for it."""
     @_builtins.property
@@ -193,6 +242,10 @@ class GenerateUnaryResponse(_message.Message):
     def usage(self) -> Global___Usage:
         """Token counts of the whole request."""
 
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """Log probabilities of the prompt's tokens from the second on, if asked for."""
+
     def __init__(
         self,
         *,
@@ -200,14 +253,367 @@ class GenerateUnaryResponse(_message.Message):
         start: Global___StreamStart | None = ...,
         outputs: _abc.Iterable[Global___Output] | None = ...,
         usage: Global___Usage | None = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "request_id", b"request_id", "start", b"start", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "start", b"start", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateUnaryResponse: _TypeAlias = GenerateUnaryResponse  # noqa: Y015
+
+@_typing.final
+class GenerateBatchRequest(_message.Message):
+    """Asks for many generations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Generation]:
+        """What to generate, 1 to 1,024 entries. Each is a request of its own in the queue and has a request id of its own."""
+
+    def __init__(
+        self,
+        *,
+        generations: _abc.Iterable[Global___Generation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerateBatchRequest: _TypeAlias = GenerateBatchRequest  # noqa: Y015
+
+@_typing.final
+class GenerateBatchResponse(_message.Message):
+    """The answer of one generation of a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Which entry of the request."""
+    @_builtins.property
+    def answer(self) -> Global___GenerateUnaryResponse:
+        """The whole answer."""
+
+    @_builtins.property
+    def error(self) -> Global___GenerationError:
+        """Why there is none."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        answer: Global___GenerateUnaryResponse | None = ...,
+        error: Global___GenerationError | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "index", b"index", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["answer", "error"]  # noqa: Y015
+    _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
+
+Global___GenerateBatchResponse: _TypeAlias = GenerateBatchResponse  # noqa: Y015
+
+@_typing.final
+class GenerationError(_message.Message):
+    """The status that a generation of its own would have ended with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    FAULTS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    """The gRPC status code, such as 3 for INVALID_ARGUMENT."""
+    message: _builtins.str
+    """What happened, in words."""
+    reason: _builtins.str
+    """The reason of google.rpc.ErrorInfo."""
+    request_id: _builtins.str
+    """The id the generation had, if it had one."""
+    @_builtins.property
+    def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldFault]:
+        """The fields at fault, for INVALID_ARGUMENT."""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        faults: _abc.Iterable[Global___FieldFault] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "faults", b"faults", "message", b"message", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerationError: _TypeAlias = GenerationError  # noqa: Y015
+
+@_typing.final
+class FieldFault(_message.Message):
+    """A field at fault."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    """Its path within the generation, such as "sampling.top_p"."""
+    rule: _builtins.str
+    """The rule it breaks."""
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        rule: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "rule", b"rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FieldFault: _TypeAlias = FieldFault  # noqa: Y015
+
+@_typing.final
+class EmbedRequest(_message.Message):
+    """Asks for vectors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
+    NORMALIZE_FIELD_NUMBER: _builtins.int
+    SCHEDULING_FIELD_NUMBER: _builtins.int
+    pooling: Global___Pooling.ValueType
+    """How the hidden states of a prompt become one vector. Default: POOLING_LAST."""
+    normalize: _builtins.bool
+    """Scales each vector to length 1. Default: true."""
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Prompt]:
+        """The prompts, 1 to 256."""
+
+    @_builtins.property
+    def scheduling(self) -> Global___SchedulingParams:
+        """How the prompts are queued. keep_for_s does not count. Default: normal priority."""
+
+    def __init__(
+        self,
+        *,
+        prompts: _abc.Iterable[Global___Prompt] | None = ...,
+        pooling: Global___Pooling.ValueType = ...,
+        normalize: _builtins.bool | None = ...,
+        scheduling: Global___SchedulingParams | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_normalize", b"_normalize", "normalize", b"normalize", "scheduling", b"scheduling"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_normalize", b"_normalize", "normalize", b"normalize", "pooling", b"pooling", "prompts", b"prompts", "scheduling", b"scheduling"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__normalize: _TypeAlias = _typing.Literal["normalize"]  # noqa: Y015
+    _WhichOneofArgType__normalize: _TypeAlias = _typing.Literal["_normalize", b"_normalize"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__normalize) -> _WhichOneofReturnType__normalize | None: ...
+
+Global___EmbedRequest: _TypeAlias = EmbedRequest  # noqa: Y015
+
+@_typing.final
+class EmbedResponse(_message.Message):
+    """The vectors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EMBEDDINGS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def embeddings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Embedding]:
+        """One for each prompt, in their order."""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """Tokens of all prompts, and what of them was cached."""
+
+    def __init__(
+        self,
+        *,
+        embeddings: _abc.Iterable[Global___Embedding] | None = ...,
+        usage: Global___Usage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embeddings", b"embeddings", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmbedResponse: _TypeAlias = EmbedResponse  # noqa: Y015
+
+@_typing.final
+class Embedding(_message.Message):
+    """A vector."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    prompt_tokens: _builtins.int
+    """Tokens of the prompt."""
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The values, as many as the model's hidden size."""
+
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+        prompt_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_tokens", b"prompt_tokens", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Embedding: _TypeAlias = Embedding  # noqa: Y015
+
+@_typing.final
+class ScoreRequest(_message.Message):
+    """Asks for the likelihood of continuations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: _builtins.int
+    CONTINUATIONS_FIELD_NUMBER: _builtins.int
+    SCHEDULING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def prompt(self) -> Global___Prompt:
+        """What comes before. At least one token."""
+
+    @_builtins.property
+    def continuations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Continuation]:
+        """The continuations, 1 to 256, each at least one token. Text is tokenized alone, without special tokens."""
+
+    @_builtins.property
+    def scheduling(self) -> Global___SchedulingParams:
+        """How they are queued. keep_for_s does not count. Default: normal priority."""
+
+    def __init__(
+        self,
+        *,
+        prompt: Global___Prompt | None = ...,
+        continuations: _abc.Iterable[Global___Continuation] | None = ...,
+        scheduling: Global___SchedulingParams | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "scheduling", b"scheduling"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuations", b"continuations", "prompt", b"prompt", "scheduling", b"scheduling"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScoreRequest: _TypeAlias = ScoreRequest  # noqa: Y015
+
+@_typing.final
+class Continuation(_message.Message):
+    """What may follow a prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Plain text."""
+    @_builtins.property
+    def token_ids(self) -> Global___TokenIds:
+        """Token ids, used as they are."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        token_ids: Global___TokenIds | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["text", "token_ids"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Continuation: _TypeAlias = Continuation  # noqa: Y015
+
+@_typing.final
+class ScoreResponse(_message.Message):
+    """How likely the continuations are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContinuationScore]:
+        """One for each continuation, in their order."""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """Tokens of the prompt and of the continuations as prompt_tokens, and what of them was cached."""
+
+    def __init__(
+        self,
+        *,
+        scores: _abc.Iterable[Global___ContinuationScore] | None = ...,
+        usage: Global___Usage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
+
+@_typing.final
+class ContinuationScore(_message.Message):
+    """How likely a continuation is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    IS_GREEDY_FIELD_NUMBER: _builtins.int
+    logprob: _builtins.float
+    """Sum of its tokens' log probabilities (natural logarithm)."""
+    is_greedy: _builtins.bool
+    """Whether each token is the most likely one in its place."""
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """Its tokens, each with its log probability and rank."""
+
+    def __init__(
+        self,
+        *,
+        logprob: _builtins.float = ...,
+        tokens: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        is_greedy: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_greedy", b"is_greedy", "logprob", b"logprob", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContinuationScore: _TypeAlias = ContinuationScore  # noqa: Y015
 
 @_typing.final
 class AttachRequest(_message.Message):
@@ -516,6 +922,9 @@ class GetModelInfoResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     MAX_OUTPUTS_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    EMBEDDING_SIZE_FIELD_NUMBER: _builtins.int
+    HAS_STRUCTURED_OUTPUT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The served model's name."""
     architecture: _builtins.str
@@ -538,6 +947,12 @@ class GetModelInfoResponse(_message.Message):
     """Largest accepted n."""
     max_request_bytes: _builtins.int
     """Largest accepted request message, in bytes."""
+    max_top_logprobs: _builtins.int
+    """Largest accepted top_logprobs."""
+    embedding_size: _builtins.int
+    """Length of the vectors of Embed."""
+    has_structured_output: _builtins.bool
+    """Whether structured output is served."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids that end an output unless ignore_eos is set: the union of config, generation config and tokenizer."""
@@ -561,10 +976,13 @@ class GetModelInfoResponse(_message.Message):
         version: _builtins.str = ...,
         max_outputs: _builtins.int = ...,
         max_request_bytes: _builtins.int = ...,
+        max_top_logprobs: _builtins.int = ...,
+        embedding_size: _builtins.int = ...,
+        has_structured_output: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_sampling", b"default_sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "default_sampling", b"default_sampling", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "max_outputs", b"max_outputs", "max_request_bytes", b"max_request_bytes", "max_sequence_tokens", b"max_sequence_tokens", "model", b"model", "num_tokenizer_ids", b"num_tokenizer_ids", "replica", b"replica", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "default_sampling", b"default_sampling", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "has_structured_output", b"has_structured_output", "max_outputs", b"max_outputs", "max_request_bytes", b"max_request_bytes", "max_sequence_tokens", b"max_sequence_tokens", "max_top_logprobs", b"max_top_logprobs", "model", b"model", "num_tokenizer_ids", b"num_tokenizer_ids", "replica", b"replica", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -583,6 +1001,7 @@ class Generation(_message.Message):
     STOPPING_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     SCHEDULING_FIELD_NUMBER: _builtins.int
+    STRUCTURED_OUTPUT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Name of this generation, unique within the caller's tenant: 1 to 128 characters of letters, digits, '.', '_', ':' and
     '-'. A repeat with the same body attaches to the first; with another body it is ALREADY_EXISTS. Default: made by the
@@ -610,6 +1029,10 @@ class Generation(_message.Message):
     def scheduling(self) -> Global___SchedulingParams:
         """How the request is queued and kept. Default: normal priority, cancelled on disconnect."""
 
+    @_builtins.property
+    def structured_output(self) -> Global___StructuredOutput:
+        """What form the output must have. Default: any."""
+
     def __init__(
         self,
         *,
@@ -620,10 +1043,11 @@ class Generation(_message.Message):
         stopping: Global___StoppingParams | None = ...,
         output: Global___OutputParams | None = ...,
         scheduling: Global___SchedulingParams | None = ...,
+        structured_output: Global___StructuredOutput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "prompt", b"prompt", "sampling", b"sampling", "scheduling", b"scheduling", "stopping", b"stopping"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "prompt", b"prompt", "sampling", b"sampling", "scheduling", b"scheduling", "stopping", b"stopping", "structured_output", b"structured_output"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "output", b"output", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "scheduling", b"scheduling", "stopping", b"stopping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "output", b"output", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "scheduling", b"scheduling", "stopping", b"stopping", "structured_output", b"structured_output"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -638,6 +1062,7 @@ class Prompt(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    TRUNCATION_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Plain text; the tokenizer's own special tokens are added as it does by default."""
     @_builtins.property
@@ -648,22 +1073,55 @@ class Prompt(_message.Message):
     def chat(self) -> Global___Chat:
         """Messages, rendered through the model's chat template."""
 
+    @_builtins.property
+    def truncation(self) -> Global___Truncation:
+        """Cuts a prompt that is too long. Default: it is refused."""
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         token_ids: Global___TokenIds | None = ...,
         chat: Global___Chat | None = ...,
+        truncation: Global___Truncation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "kind", b"kind", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "kind", b"kind", "text", b"text", "token_ids", b"token_ids", "truncation", b"truncation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "kind", b"kind", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "kind", b"kind", "text", b"text", "token_ids", b"token_ids", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["text", "token_ids", "chat"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
+
+@_typing.final
+class Truncation(_message.Message):
+    """How a prompt that is too long is cut."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
+    max_tokens: _builtins.int
+    """Most tokens that stay. Range: 1 to GetModelInfoResponse.max_sequence_tokens - 1. Default: that bound."""
+    side: Global___TruncationSide.ValueType
+    """What is cut off. Default: TRUNCATION_SIDE_LEFT."""
+    def __init__(
+        self,
+        *,
+        max_tokens: _builtins.int | None = ...,
+        side: Global___TruncationSide.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "max_tokens", b"max_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "max_tokens", b"max_tokens", "side", b"side"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+
+Global___Truncation: _TypeAlias = Truncation  # noqa: Y015
 
 @_typing.final
 class TokenIds(_message.Message):
@@ -699,6 +1157,8 @@ class Chat(_message.Message):
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
     TEMPLATE_KWARGS_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
     add_generation_prompt: _builtins.bool
     """Adds what makes the model answer as the assistant. Default: true, unless continue_final_message is set."""
     continue_final_message: _builtins.bool
@@ -713,6 +1173,14 @@ class Chat(_message.Message):
         StreamStart.warnings. Default: none.
         """
 
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
+        """Functions that the model may call; the template's variable "tools". At most 128. Default: none."""
+
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
+        """Texts for the template's variable "documents". Default: none."""
+
     def __init__(
         self,
         *,
@@ -720,10 +1188,12 @@ class Chat(_message.Message):
         add_generation_prompt: _builtins.bool | None = ...,
         continue_final_message: _builtins.bool | None = ...,
         template_kwargs: _struct_pb2.Struct | None = ...,
+        tools: _abc.Iterable[Global___Tool] | None = ...,
+        documents: _abc.Iterable[Global___Document] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_continue_final_message", b"_continue_final_message", "add_generation_prompt", b"add_generation_prompt", "continue_final_message", b"continue_final_message", "template_kwargs", b"template_kwargs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_continue_final_message", b"_continue_final_message", "add_generation_prompt", b"add_generation_prompt", "continue_final_message", b"continue_final_message", "messages", b"messages", "template_kwargs", b"template_kwargs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_continue_final_message", b"_continue_final_message", "add_generation_prompt", b"add_generation_prompt", "continue_final_message", b"continue_final_message", "documents", b"documents", "messages", b"messages", "template_kwargs", b"template_kwargs", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
     _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015
@@ -737,6 +1207,92 @@ class Chat(_message.Message):
 Global___Chat: _TypeAlias = Chat  # noqa: Y015
 
 @_typing.final
+class Tool(_message.Message):
+    """A function that the model may call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name: 1 to 64 characters of letters, digits, '_', '.' and '-'. Required."""
+    description: _builtins.str
+    """What it does, in words."""
+    parameters_json: _builtins.str
+    """JSON Schema of its arguments: the text of a JSON object, whose order of keys is kept. Default: no arguments."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        parameters_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters_json", b"parameters_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tool: _TypeAlias = Tool  # noqa: Y015
+
+@_typing.final
+class ToolCall(_message.Message):
+    """A call of a function by the model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Names the call within the conversation. Made by the server in answers."""
+    name: _builtins.str
+    """The function's name."""
+    arguments_json: _builtins.str
+    """Its arguments: the text of a JSON object, as the model wrote it."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
+
+@_typing.final
+class Document(_message.Message):
+    """A text that a template may quote."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TITLE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    title: _builtins.str
+    """Its title."""
+    text: _builtins.str
+    """Its text."""
+    def __init__(
+        self,
+        *,
+        title: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Document: _TypeAlias = Document  # noqa: Y015
+
+@_typing.final
 class ChatMessage(_message.Message):
     """One message of a conversation."""
 
@@ -744,19 +1300,37 @@ class ChatMessage(_message.Message):
 
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """Who speaks, such as system, user or assistant. Required."""
     content: _builtins.str
     """What is said. May be empty."""
+    tool_call_id: _builtins.str
+    """The call that a tool's message answers."""
+    name: _builtins.str
+    """The name of the speaker, or of the tool that answers."""
+    reasoning: _builtins.str
+    """The reasoning of an assistant's message, apart from its content; the template's "reasoning_content"."""
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """The calls that an assistant's message makes."""
+
     def __init__(
         self,
         *,
         role: _builtins.str = ...,
         content: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
+        tool_call_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        reasoning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "reasoning", b"reasoning", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -764,11 +1338,33 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """How the next token is chosen. Filters apply in the order temperature, top_k, top_p, min_p. Unset fields take the
-    checkpoint's generation config, else the default named here.
+    """How the next token is chosen. The logits pass, in this order: repetition_penalty, frequency_penalty and presence_penalty,
+    logit_bias; then what may not be chosen is removed (allowed_token_ids, bad_words, end ids before min_tokens, structured
+    output); then temperature, top_k, top_p, min_p. Unset fields take the checkpoint's generation config, else the default
+    named here.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LogitBiasEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     TOP_K_FIELD_NUMBER: _builtins.int
@@ -776,6 +1372,12 @@ class SamplingParams(_message.Message):
     MIN_P_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    BAD_WORDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits; 0 (and anything below 1e-5) is greedy. Range: 0 to 100. Default: 1."""
     top_k: _builtins.int
@@ -793,6 +1395,30 @@ class SamplingParams(_message.Message):
     """
     n: _builtins.int
     """Number of outputs for the prompt. Range: 1 to GetModelInfoResponse.max_outputs. Default: 1."""
+    repetition_penalty: _builtins.float
+    """Divides positive logits, and multiplies negative ones, of every token that is in the prompt or the output so far. Range:
+    0.01 to 100. Default: 1, which is off.
+    """
+    frequency_penalty: _builtins.float
+    """Subtracted from a token's logit for each time that the output so far has it. Range: -2 to 2. Default: 0."""
+    presence_penalty: _builtins.float
+    """Subtracted once from the logit of every token that the output so far has. Range: -2 to 2. Default: 0."""
+    @_builtins.property
+    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """Added to the logits of the named ids, each 0 to vocabulary size - 1. At most 1,024. Range of the values: -100 to 100."""
+
+    @_builtins.property
+    def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The only ids that may be chosen, each 0 to vocabulary size - 1. At most 65,536. An output's end ids must be among them
+        if it shall end by them. Default: all.
+        """
+
+    @_builtins.property
+    def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts that may not appear in the output in their own tokens, with and without a space before them: the last of these
+        tokens is not chosen after the others. At most 256, of 1 to 1,024 bytes.
+        """
+
     def __init__(
         self,
         *,
@@ -802,15 +1428,27 @@ class SamplingParams(_message.Message):
         min_p: _builtins.float | None = ...,
         seed: _builtins.int | None = ...,
         n: _builtins.int | None = ...,
+        repetition_penalty: _builtins.float | None = ...,
+        frequency_penalty: _builtins.float | None = ...,
+        presence_penalty: _builtins.float | None = ...,
+        logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+        allowed_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        bad_words: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_p", b"_min_p", "_n", b"_n", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "min_p", b"min_p", "n", b"n", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "n", b"n", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_p", b"_min_p", "_n", b"_n", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "min_p", b"min_p", "n", b"n", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "n", b"n", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
+    _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
     _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
     _WhichOneofArgType__min_p: _TypeAlias = _typing.Literal["_min_p", b"_min_p"]  # noqa: Y015
     _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
     _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015
+    _WhichOneofReturnType__presence_penalty: _TypeAlias = _typing.Literal["presence_penalty"]  # noqa: Y015
+    _WhichOneofArgType__presence_penalty: _TypeAlias = _typing.Literal["_presence_penalty", b"_presence_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__repetition_penalty: _TypeAlias = _typing.Literal["repetition_penalty"]  # noqa: Y015
+    _WhichOneofArgType__repetition_penalty: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
@@ -820,9 +1458,15 @@ class SamplingParams(_message.Message):
     _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
     _WhichOneofArgType__top_p: _TypeAlias = _typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_penalty) -> _WhichOneofReturnType__frequency_penalty | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_p) -> _WhichOneofReturnType__min_p | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__n) -> _WhichOneofReturnType__n | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__presence_penalty) -> _WhichOneofReturnType__presence_penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repetition_penalty) -> _WhichOneofReturnType__repetition_penalty | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
     @_typing.overload
@@ -917,32 +1561,168 @@ class OutputParams(_message.Message):
 
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     STREAM_INTERVAL_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    ECHO_FIELD_NUMBER: _builtins.int
+    SPLIT_REASONING_FIELD_NUMBER: _builtins.int
+    PARSE_TOOL_CALLS_FIELD_NUMBER: _builtins.int
     skip_special_tokens: _builtins.bool
     """Leaves special tokens out of the text; their ids are sent all the same. Default: true."""
     stream_interval: _builtins.int
     """Sends a chunk only when at least this many new tokens wait, or at the end. The first token is always sent at once.
     Range: 1 to 1,024. Default: 1.
     """
+    top_logprobs: _builtins.int
+    """Sends with each token its log probability and rank, and those of this many of the most likely tokens; 0 sends the chosen
+    token's alone. All are of the model's own distribution: the softmax of its logits before any change of SamplingParams.
+    Range: 0 to GetModelInfoResponse.max_top_logprobs. Default: none are sent.
+    """
+    prompt_top_logprobs: _builtins.int
+    """Sends the same for the tokens of the prompt, with this many of the most likely ones. Range and default as
+    top_logprobs. The prompt is then computed anew.
+    """
+    echo: _builtins.bool
+    """Sends the prompt back, as text and token ids, in StreamStart. Default: false."""
+    split_reasoning: _builtins.bool
+    """Sends what the model writes between its reasoning marks (<think> and </think>) as reasoning, apart from the text.
+    Default: false.
+    """
+    parse_tool_calls: _builtins.bool
+    """Sends the function calls in the model's answer as tool_calls, apart from the text. Default: false."""
+    @_builtins.property
+    def logprob_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids whose log probability is sent with each token as well, each 0 to vocabulary size - 1. At most 128. Needs
+        top_logprobs.
+        """
+
     def __init__(
         self,
         *,
         skip_special_tokens: _builtins.bool | None = ...,
         stream_interval: _builtins.int | None = ...,
+        top_logprobs: _builtins.int | None = ...,
+        logprob_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        prompt_top_logprobs: _builtins.int | None = ...,
+        echo: _builtins.bool | None = ...,
+        split_reasoning: _builtins.bool | None = ...,
+        parse_tool_calls: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_skip_special_tokens", b"_skip_special_tokens", "_stream_interval", b"_stream_interval", "skip_special_tokens", b"skip_special_tokens", "stream_interval", b"stream_interval"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_echo", b"_echo", "_parse_tool_calls", b"_parse_tool_calls", "_prompt_top_logprobs", b"_prompt_top_logprobs", "_skip_special_tokens", b"_skip_special_tokens", "_split_reasoning", b"_split_reasoning", "_stream_interval", b"_stream_interval", "_top_logprobs", b"_top_logprobs", "echo", b"echo", "parse_tool_calls", b"parse_tool_calls", "prompt_top_logprobs", b"prompt_top_logprobs", "skip_special_tokens", b"skip_special_tokens", "split_reasoning", b"split_reasoning", "stream_interval", b"stream_interval", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_skip_special_tokens", b"_skip_special_tokens", "_stream_interval", b"_stream_interval", "skip_special_tokens", b"skip_special_tokens", "stream_interval", b"stream_interval"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_echo", b"_echo", "_parse_tool_calls", b"_parse_tool_calls", "_prompt_top_logprobs", b"_prompt_top_logprobs", "_skip_special_tokens", b"_skip_special_tokens", "_split_reasoning", b"_split_reasoning", "_stream_interval", b"_stream_interval", "_top_logprobs", b"_top_logprobs", "echo", b"echo", "logprob_token_ids", b"logprob_token_ids", "parse_tool_calls", b"parse_tool_calls", "prompt_top_logprobs", b"prompt_top_logprobs", "skip_special_tokens", b"skip_special_tokens", "split_reasoning", b"split_reasoning", "stream_interval", b"stream_interval", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__echo: _TypeAlias = _typing.Literal["echo"]  # noqa: Y015
+    _WhichOneofArgType__echo: _TypeAlias = _typing.Literal["_echo", b"_echo"]  # noqa: Y015
+    _WhichOneofReturnType__parse_tool_calls: _TypeAlias = _typing.Literal["parse_tool_calls"]  # noqa: Y015
+    _WhichOneofArgType__parse_tool_calls: _TypeAlias = _typing.Literal["_parse_tool_calls", b"_parse_tool_calls"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_top_logprobs: _TypeAlias = _typing.Literal["prompt_top_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_top_logprobs: _TypeAlias = _typing.Literal["_prompt_top_logprobs", b"_prompt_top_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__skip_special_tokens: _TypeAlias = _typing.Literal["skip_special_tokens"]  # noqa: Y015
     _WhichOneofArgType__skip_special_tokens: _TypeAlias = _typing.Literal["_skip_special_tokens", b"_skip_special_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__split_reasoning: _TypeAlias = _typing.Literal["split_reasoning"]  # noqa: Y015
+    _WhichOneofArgType__split_reasoning: _TypeAlias = _typing.Literal["_split_reasoning", b"_split_reasoning"]  # noqa: Y015
     _WhichOneofReturnType__stream_interval: _TypeAlias = _typing.Literal["stream_interval"]  # noqa: Y015
     _WhichOneofArgType__stream_interval: _TypeAlias = _typing.Literal["_stream_interval", b"_stream_interval"]  # noqa: Y015
+    _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__echo) -> _WhichOneofReturnType__echo | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parse_tool_calls) -> _WhichOneofReturnType__parse_tool_calls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_top_logprobs) -> _WhichOneofReturnType__prompt_top_logprobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__skip_special_tokens) -> _WhichOneofReturnType__skip_special_tokens | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__split_reasoning) -> _WhichOneofReturnType__split_reasoning | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stream_interval) -> _WhichOneofReturnType__stream_interval | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprobs) -> _WhichOneofReturnType__top_logprobs | None: ...
 
 Global___OutputParams: _TypeAlias = OutputParams  # noqa: Y015
+
+@_typing.final
+class StructuredOutput(_message.Message):
+    """What form an output must have. Exactly one kind is required. An output that ends by an end id has the whole form; one that
+    ends earlier (length, time) has the beginning of it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    JSON_OBJECT_FIELD_NUMBER: _builtins.int
+    REGEX_FIELD_NUMBER: _builtins.int
+    LARK_FIELD_NUMBER: _builtins.int
+    GBNF_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    AFTER_REASONING_FIELD_NUMBER: _builtins.int
+    json_schema: _builtins.str
+    """A JSON value that this JSON Schema allows; the text of a JSON object or boolean. At most 64 KiB."""
+    json_object: _builtins.bool
+    """Any JSON object. Must be true."""
+    regex: _builtins.str
+    """A text that this regular expression matches as a whole (the syntax of Rust's regex). At most 16 KiB."""
+    lark: _builtins.str
+    """A text of this grammar, in Lark's syntax, beginning with the rule "start". At most 64 KiB."""
+    gbnf: _builtins.str
+    """A text of this grammar, in GBNF, beginning with the rule "root". At most 64 KiB."""
+    after_reasoning: _builtins.bool
+    """Leaves the model's reasoning free: the form begins after its closing mark (</think>). Default: false."""
+    @_builtins.property
+    def choice(self) -> Global___Choice:
+        """One of these texts. 1 to 1,024, 64 KiB together."""
+
+    def __init__(
+        self,
+        *,
+        json_schema: _builtins.str = ...,
+        json_object: _builtins.bool = ...,
+        regex: _builtins.str = ...,
+        lark: _builtins.str = ...,
+        gbnf: _builtins.str = ...,
+        choice: Global___Choice | None = ...,
+        after_reasoning: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_reasoning", b"_after_reasoning", "after_reasoning", b"after_reasoning", "choice", b"choice", "gbnf", b"gbnf", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "lark", b"lark", "regex", b"regex"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_reasoning", b"_after_reasoning", "after_reasoning", b"after_reasoning", "choice", b"choice", "gbnf", b"gbnf", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "lark", b"lark", "regex", b"regex"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after_reasoning: _TypeAlias = _typing.Literal["after_reasoning"]  # noqa: Y015
+    _WhichOneofArgType__after_reasoning: _TypeAlias = _typing.Literal["_after_reasoning", b"_after_reasoning"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "json_object", "regex", "lark", "gbnf", "choice"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_reasoning) -> _WhichOneofReturnType__after_reasoning | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___StructuredOutput: _TypeAlias = StructuredOutput  # noqa: Y015
+
+@_typing.final
+class Choice(_message.Message):
+    """A list of texts to choose from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The texts."""
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Choice: _TypeAlias = Choice  # noqa: Y015
 
 @_typing.final
 class SchedulingParams(_message.Message):
@@ -1070,6 +1850,7 @@ class StreamChunk(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The generation's id."""
     @_builtins.property
@@ -1084,6 +1865,12 @@ class StreamChunk(_message.Message):
     def usage(self) -> Global___Usage:
         """Token counts so far."""
 
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """Log probabilities of the prompt's tokens from the second on, if asked for; all at once, before the first token. Sent
+        again in the first chunk of each later stream.
+        """
+
     def __init__(
         self,
         *,
@@ -1091,10 +1878,11 @@ class StreamChunk(_message.Message):
         start: Global___StreamStart | None = ...,
         outputs: _abc.Iterable[Global___OutputDelta] | None = ...,
         usage: Global___Usage | None = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "request_id", b"request_id", "start", b"start", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "start", b"start", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1111,6 +1899,8 @@ class StreamStart(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    NUM_TRUNCATED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
     seed: _builtins.int
     """The effective seed."""
     replica: _builtins.str
@@ -1119,9 +1909,15 @@ class StreamStart(_message.Message):
     """The served model's name."""
     max_tokens: _builtins.int
     """Effective upper bound of generated tokens for each output."""
+    num_truncated_tokens: _builtins.int
+    """Tokens that truncation cut off the prompt."""
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What was accepted but has no effect, in words."""
+
+    @_builtins.property
+    def prompt(self) -> Global___EchoedPrompt:
+        """The prompt, under echo."""
 
     def __init__(
         self,
@@ -1131,14 +1927,112 @@ class StreamStart(_message.Message):
         model: _builtins.str = ...,
         max_tokens: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        num_truncated_tokens: _builtins.int = ...,
+        prompt: Global___EchoedPrompt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "model", b"model", "replica", b"replica", "seed", b"seed", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "model", b"model", "num_truncated_tokens", b"num_truncated_tokens", "prompt", b"prompt", "replica", b"replica", "seed", b"seed", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamStart: _TypeAlias = StreamStart  # noqa: Y015
+
+@_typing.final
+class EchoedPrompt(_message.Message):
+    """A prompt as the model saw it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Its text: as given, as rendered for a chat, or decoded from token ids; after truncation, decoded from what stayed."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its ids."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EchoedPrompt: _TypeAlias = EchoedPrompt  # noqa: Y015
+
+@_typing.final
+class TokenLogprob(_message.Message):
+    """A token with its log probability."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    CHOSEN_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    """The token."""
+    logprob: _builtins.float
+    """Natural logarithm of its probability."""
+    rank: _builtins.int
+    """Its place among all tokens by probability, from 1."""
+    @_builtins.property
+    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenAlternative]:
+        """The most likely tokens, by falling probability, as many as asked for. They have no alternatives of their own."""
+
+    @_builtins.property
+    def chosen(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenAlternative]:
+        """The tokens of logprob_token_ids, in their order."""
+
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+        rank: _builtins.int = ...,
+        top: _abc.Iterable[Global___TokenAlternative] | None = ...,
+        chosen: _abc.Iterable[Global___TokenAlternative] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "logprob", b"logprob", "rank", b"rank", "token_id", b"token_id", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprob: _TypeAlias = TokenLogprob  # noqa: Y015
+
+@_typing.final
+class TokenAlternative(_message.Message):
+    """Another token in a token's place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    """The token."""
+    logprob: _builtins.float
+    """Natural logarithm of its probability."""
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenAlternative: _TypeAlias = TokenAlternative  # noqa: Y015
 
 @_typing.final
 class OutputDelta(_message.Message):
@@ -1151,6 +2045,9 @@ class OutputDelta(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Which of the n outputs."""
     first_token_index: _builtins.int
@@ -1159,6 +2056,8 @@ class OutputDelta(_message.Message):
     """New text. Ids are sent once all their text is; the chunk through a stop string is the one exception: its ids reach
     to the token that completed the match.
     """
+    reasoning: _builtins.str
+    """New text of the reasoning, under split_reasoning."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """New ids."""
@@ -1166,6 +2065,14 @@ class OutputDelta(_message.Message):
     @_builtins.property
     def finish(self) -> Global___Finish:
         """How the output ended; in its last delta only."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """One for each id of token_ids, if asked for."""
+
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]:
+        """News of function calls, under parse_tool_calls."""
 
     def __init__(
         self,
@@ -1175,14 +2082,51 @@ class OutputDelta(_message.Message):
         text: _builtins.str = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         finish: Global___Finish | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCallDelta] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "first_token_index", b"first_token_index", "index", b"index", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "first_token_index", b"first_token_index", "index", b"index", "logprobs", b"logprobs", "reasoning", b"reasoning", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OutputDelta: _TypeAlias = OutputDelta  # noqa: Y015
+
+@_typing.final
+class ToolCallDelta(_message.Message):
+    """News of a function call. Joining the deltas of an index gives the whole call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Which call of the output, from 0."""
+    id: _builtins.str
+    """The call's id; in its first delta only."""
+    name: _builtins.str
+    """The function's name; in its first delta only."""
+    arguments_json: _builtins.str
+    """New text of the arguments."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "id", b"id", "index", b"index", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):
@@ -1194,10 +2138,15 @@ class Output(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Which of the n outputs."""
     text: _builtins.str
     """The text."""
+    reasoning: _builtins.str
+    """The reasoning, under split_reasoning."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The generated ids."""
@@ -1206,6 +2155,14 @@ class Output(_message.Message):
     def finish(self) -> Global___Finish:
         """How it ended."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """One for each id, if asked for."""
+
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """The function calls, under parse_tool_calls."""
+
     def __init__(
         self,
         *,
@@ -1213,10 +2170,13 @@ class Output(_message.Message):
         text: _builtins.str = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         finish: Global___Finish | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "index", b"index", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "index", b"index", "logprobs", b"logprobs", "reasoning", b"reasoning", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

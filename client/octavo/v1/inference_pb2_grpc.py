@@ -81,6 +81,21 @@ class InferenceServiceStub(object):
                 request_serializer=octavo_dot_v1_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
                 response_deserializer=octavo_dot_v1_dot_inference__pb2.GetModelInfoResponse.FromString,
                 _registered_method=True)
+        self.GenerateBatch = channel.unary_stream(
+                '/octavo.v1.InferenceService/GenerateBatch',
+                request_serializer=octavo_dot_v1_dot_inference__pb2.GenerateBatchRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_inference__pb2.GenerateBatchResponse.FromString,
+                _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/octavo.v1.InferenceService/Embed',
+                request_serializer=octavo_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/octavo.v1.InferenceService/Score',
+                request_serializer=octavo_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=octavo_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer(object):
@@ -151,6 +166,28 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GenerateBatch(self, request, context):
+        """Runs many generations and sends the answer of each when it has ended, in the order of their ends. One that is refused
+        or fails takes no other with it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """Turns prompts into vectors: the model's last hidden states, pooled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """Says how likely given continuations of a prompt are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -193,6 +230,21 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.GetModelInfo,
                     request_deserializer=octavo_dot_v1_dot_inference__pb2.GetModelInfoRequest.FromString,
                     response_serializer=octavo_dot_v1_dot_inference__pb2.GetModelInfoResponse.SerializeToString,
+            ),
+            'GenerateBatch': grpc.unary_stream_rpc_method_handler(
+                    servicer.GenerateBatch,
+                    request_deserializer=octavo_dot_v1_dot_inference__pb2.GenerateBatchRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_inference__pb2.GenerateBatchResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=octavo_dot_v1_dot_inference__pb2.EmbedRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_inference__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=octavo_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=octavo_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -418,6 +470,87 @@ class InferenceService(object):
             '/octavo.v1.InferenceService/GetModelInfo',
             octavo_dot_v1_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
             octavo_dot_v1_dot_inference__pb2.GetModelInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GenerateBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/octavo.v1.InferenceService/GenerateBatch',
+            octavo_dot_v1_dot_inference__pb2.GenerateBatchRequest.SerializeToString,
+            octavo_dot_v1_dot_inference__pb2.GenerateBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.InferenceService/Embed',
+            octavo_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
+            octavo_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.InferenceService/Score',
+            octavo_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+            octavo_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,14 @@ class InferenceServiceStub:
     """
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetModelInfoRequest, _inference_pb2.GetModelInfoResponse]
     """Says which model is served, its limits and its defaults."""
+    GenerateBatch: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateBatchRequest, _inference_pb2.GenerateBatchResponse]
+    """Runs many generations and sends the answer of each when it has ended, in the order of their ends. One that is refused
+    or fails takes no other with it.
+    """
+    Embed: _grpc.UnaryUnaryMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]
+    """Turns prompts into vectors: the model's last hidden states, pooled."""
+    Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
+    """Says how likely given continuations of a prompt are."""
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
@@ -93,6 +101,14 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetModelInfoRequest, _inference_pb2.GetModelInfoResponse]  # type: ignore[assignment]
     """Says which model is served, its limits and its defaults."""
+    GenerateBatch: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateBatchRequest, _inference_pb2.GenerateBatchResponse]  # type: ignore[assignment]
+    """Runs many generations and sends the answer of each when it has ended, in the order of their ends. One that is refused
+    or fails takes no other with it.
+    """
+    Embed: _aio.UnaryUnaryMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]  # type: ignore[assignment]
+    """Turns prompts into vectors: the model's last hidden states, pooled."""
+    Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
+    """Says how likely given continuations of a prompt are."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Generates text from a served model. Every call carries or gets a request id; the id names the generation for Attach and
@@ -171,5 +187,31 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GetModelInfoResponse, _abc.Awaitable[_inference_pb2.GetModelInfoResponse]]:
         """Says which model is served, its limits and its defaults."""
+
+    @_abc_1.abstractmethod
+    def GenerateBatch(
+        self,
+        request: _inference_pb2.GenerateBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateBatchResponse], _abc.AsyncIterator[_inference_pb2.GenerateBatchResponse]]:
+        """Runs many generations and sends the answer of each when it has ended, in the order of their ends. One that is refused
+        or fails takes no other with it.
+        """
+
+    @_abc_1.abstractmethod
+    def Embed(
+        self,
+        request: _inference_pb2.EmbedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.EmbedResponse, _abc.Awaitable[_inference_pb2.EmbedResponse]]:
+        """Turns prompts into vectors: the model's last hidden states, pooled."""
+
+    @_abc_1.abstractmethod
+    def Score(
+        self,
+        request: _inference_pb2.ScoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.ScoreResponse, _abc.Awaitable[_inference_pb2.ScoreResponse]]:
+        """Says how likely given continuations of a prompt are."""
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

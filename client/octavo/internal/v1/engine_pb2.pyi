@@ -24,6 +24,58 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _RequestPooling:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RequestPoolingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RequestPooling.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REQUEST_POOLING_UNSPECIFIED: _RequestPooling.ValueType  # 0
+    """They do not."""
+    REQUEST_POOLING_LAST: _RequestPooling.ValueType  # 1
+    """The last position's."""
+    REQUEST_POOLING_MEAN: _RequestPooling.ValueType  # 2
+    """The mean over all positions."""
+
+class RequestPooling(_RequestPooling, metaclass=_RequestPoolingEnumTypeWrapper):
+    """How hidden states become a vector."""
+
+REQUEST_POOLING_UNSPECIFIED: RequestPooling.ValueType  # 0
+"""They do not."""
+REQUEST_POOLING_LAST: RequestPooling.ValueType  # 1
+"""The last position's."""
+REQUEST_POOLING_MEAN: RequestPooling.ValueType  # 2
+"""The mean over all positions."""
+Global___RequestPooling: _TypeAlias = RequestPooling  # noqa: Y015
+
+class _GrammarKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GrammarKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GrammarKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GRAMMAR_KIND_UNSPECIFIED: _GrammarKind.ValueType  # 0
+    """Never sent."""
+    GRAMMAR_KIND_JSON_SCHEMA: _GrammarKind.ValueType  # 1
+    """JSON Schema."""
+    GRAMMAR_KIND_REGEX: _GrammarKind.ValueType  # 2
+    """A regular expression that matches as a whole."""
+    GRAMMAR_KIND_LARK: _GrammarKind.ValueType  # 3
+    """Lark."""
+
+class GrammarKind(_GrammarKind, metaclass=_GrammarKindEnumTypeWrapper):
+    """The syntax of a grammar."""
+
+GRAMMAR_KIND_UNSPECIFIED: GrammarKind.ValueType  # 0
+"""Never sent."""
+GRAMMAR_KIND_JSON_SCHEMA: GrammarKind.ValueType  # 1
+"""JSON Schema."""
+GRAMMAR_KIND_REGEX: GrammarKind.ValueType  # 2
+"""A regular expression that matches as a whole."""
+GRAMMAR_KIND_LARK: GrammarKind.ValueType  # 3
+"""Lark."""
+Global___GrammarKind: _TypeAlias = GrammarKind  # noqa: Y015
+
 class _RejectReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -50,6 +102,8 @@ class _RejectReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RejectRe
     """The id is unknown in this tenant."""
     REJECT_REASON_INVALID: _RejectReason.ValueType  # 9
     """A field is out of range; frontends check first, so this is a fault of theirs."""
+    REJECT_REASON_GRAMMAR: _RejectReason.ValueType  # 10
+    """The grammar cannot be compiled within its limits, or is wrong; the message says what. The caller's fault."""
 
 class RejectReason(_RejectReason, metaclass=_RejectReasonEnumTypeWrapper):
     """Why a request was refused."""
@@ -74,6 +128,8 @@ REJECT_REASON_NOT_FOUND: RejectReason.ValueType  # 8
 """The id is unknown in this tenant."""
 REJECT_REASON_INVALID: RejectReason.ValueType  # 9
 """A field is out of range; frontends check first, so this is a fault of theirs."""
+REJECT_REASON_GRAMMAR: RejectReason.ValueType  # 10
+"""The grammar cannot be compiled within its limits, or is wrong; the message says what. The caller's fault."""
 Global___RejectReason: _TypeAlias = RejectReason  # noqa: Y015
 
 class _EndReason:
@@ -409,6 +465,10 @@ class Submit(_message.Message):
     NUM_CORE_DEATHS_FIELD_NUMBER: _builtins.int
     TENANT_WEIGHT_FIELD_NUMBER: _builtins.int
     TENANT_MAX_REQUESTS_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
+    PROMPT_RECORDS_FROM_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The request's number on this connection, from 1, never used again on it."""
     tenant: _builtins.str
@@ -461,9 +521,17 @@ class Submit(_message.Message):
     1. The newest request's holds for all of the tenant's.
     """
     tenant_max_requests: _builtins.int
-    """Most live requests of the tenant in the core; 0 means no limit but the core's own. A resumed request is refused only at
-    twice the limit: it was accepted before, by another core.
+    """Most live requests of the tenant in the core; 0 means no limit. A resumed request is refused only at twice the limit:
+    it was accepted before, by another core.
     """
+    prompt_records_from: _builtins.int
+    """First position of the prompt whose token record is wanted, at least 1; 0 asks for none. Cached prefixes are used up to
+    the position before it.
+    """
+    num_prompt_top_logprobs: _builtins.int
+    """Most likely tokens in those records."""
+    pooling: Global___RequestPooling.ValueType
+    """Asks for a vector instead of tokens: one output of one token, which is 0; the vector is its record."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """End ids of the model that count for this request (none under ignore_eos)."""
@@ -481,6 +549,10 @@ class Submit(_message.Message):
     @_builtins.property
     def resume(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResumedSequence]:
         """What is already generated, by output; empty, or num_outputs entries."""
+
+    @_builtins.property
+    def grammar(self) -> Global___Grammar:
+        """The form of the outputs; absent is any."""
 
     def __init__(
         self,
@@ -510,14 +582,50 @@ class Submit(_message.Message):
         num_core_deaths: _builtins.int = ...,
         tenant_weight: _builtins.float = ...,
         tenant_max_requests: _builtins.int = ...,
+        grammar: Global___Grammar | None = ...,
+        prompt_records_from: _builtins.int = ...,
+        num_prompt_top_logprobs: _builtins.int = ...,
+        pooling: Global___RequestPooling.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "blob", b"blob", "body_digest", b"body_digest", "deadline_ms", b"deadline_ms", "eos_token_ids", b"eos_token_ids", "is_detached", b"is_detached", "keep_for_ms", b"keep_for_ms", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_core_deaths", b"num_core_deaths", "num_outputs", b"num_outputs", "number", b"number", "priority", b"priority", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "skip_cache_read", b"skip_cache_read", "skip_cache_store", b"skip_cache_store", "stop_token_ids", b"stop_token_ids", "tenant", b"tenant", "tenant_max_requests", b"tenant_max_requests", "tenant_weight", b"tenant_weight", "time_limit_ms", b"time_limit_ms", "was_accepted", b"was_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "blob", b"blob", "body_digest", b"body_digest", "deadline_ms", b"deadline_ms", "eos_token_ids", b"eos_token_ids", "grammar", b"grammar", "is_detached", b"is_detached", "keep_for_ms", b"keep_for_ms", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_core_deaths", b"num_core_deaths", "num_outputs", b"num_outputs", "num_prompt_top_logprobs", b"num_prompt_top_logprobs", "number", b"number", "pooling", b"pooling", "priority", b"priority", "prompt_records_from", b"prompt_records_from", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "skip_cache_read", b"skip_cache_read", "skip_cache_store", b"skip_cache_store", "stop_token_ids", b"stop_token_ids", "tenant", b"tenant", "tenant_max_requests", b"tenant_max_requests", "tenant_weight", b"tenant_weight", "time_limit_ms", b"time_limit_ms", "was_accepted", b"was_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Submit: _TypeAlias = Submit  # noqa: Y015
+
+@_typing.final
+class Grammar(_message.Message):
+    """The form of an output, compiled by the core's grammar executor before the request is accepted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    BEGINS_AFTER_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    kind: Global___GrammarKind.ValueType
+    """The syntax of `source`."""
+    source: _builtins.str
+    """The grammar."""
+    begins_after_token_id: _builtins.int
+    """The form begins after this token; absent: at once."""
+    def __init__(
+        self,
+        *,
+        kind: Global___GrammarKind.ValueType = ...,
+        source: _builtins.str = ...,
+        begins_after_token_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begins_after_token_id", b"_begins_after_token_id", "begins_after_token_id", b"begins_after_token_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begins_after_token_id", b"_begins_after_token_id", "begins_after_token_id", b"begins_after_token_id", "kind", b"kind", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__begins_after_token_id: _TypeAlias = _typing.Literal["begins_after_token_id"]  # noqa: Y015
+    _WhichOneofArgType__begins_after_token_id: _TypeAlias = _typing.Literal["_begins_after_token_id", b"_begins_after_token_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__begins_after_token_id) -> _WhichOneofReturnType__begins_after_token_id | None: ...
+
+Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
 class RequestSampling(_message.Message):
@@ -530,6 +638,17 @@ class RequestSampling(_message.Message):
     TOP_P_FIELD_NUMBER: _builtins.int
     MIN_P_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_IDS_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_VALUES_FIELD_NUMBER: _builtins.int
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    BAD_SEQUENCE_TOKENS_FIELD_NUMBER: _builtins.int
+    BAD_SEQUENCE_LENGTHS_FIELD_NUMBER: _builtins.int
+    HAS_LOGPROBS_FIELD_NUMBER: _builtins.int
+    NUM_TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits; 0 is greedy."""
     top_k: _builtins.int
@@ -540,6 +659,28 @@ class RequestSampling(_message.Message):
     """Drops tokens below this share of the most likely one; 0 is off."""
     seed: _builtins.int
     """The request's effective seed."""
+    repetition_penalty: _builtins.float
+    """As octavo.internal.v1.Sampling, field by field."""
+    frequency_penalty: _builtins.float
+    """As there."""
+    presence_penalty: _builtins.float
+    """As there."""
+    logit_bias_ids: _builtins.bytes
+    """As there."""
+    logit_bias_values: _builtins.bytes
+    """As there."""
+    allowed_token_ids: _builtins.bytes
+    """As there."""
+    bad_sequence_tokens: _builtins.bytes
+    """As there."""
+    bad_sequence_lengths: _builtins.bytes
+    """As there."""
+    has_logprobs: _builtins.bool
+    """As there."""
+    num_top_logprobs: _builtins.int
+    """As there."""
+    logprob_token_ids: _builtins.bytes
+    """As there."""
     def __init__(
         self,
         *,
@@ -548,10 +689,21 @@ class RequestSampling(_message.Message):
         top_p: _builtins.float = ...,
         min_p: _builtins.float = ...,
         seed: _builtins.int = ...,
+        repetition_penalty: _builtins.float = ...,
+        frequency_penalty: _builtins.float = ...,
+        presence_penalty: _builtins.float = ...,
+        logit_bias_ids: _builtins.bytes = ...,
+        logit_bias_values: _builtins.bytes = ...,
+        allowed_token_ids: _builtins.bytes = ...,
+        bad_sequence_tokens: _builtins.bytes = ...,
+        bad_sequence_lengths: _builtins.bytes = ...,
+        has_logprobs: _builtins.bool = ...,
+        num_top_logprobs: _builtins.int = ...,
+        logprob_token_ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_token_ids", b"allowed_token_ids", "bad_sequence_lengths", b"bad_sequence_lengths", "bad_sequence_tokens", b"bad_sequence_tokens", "frequency_penalty", b"frequency_penalty", "has_logprobs", b"has_logprobs", "logit_bias_ids", b"logit_bias_ids", "logit_bias_values", b"logit_bias_values", "logprob_token_ids", b"logprob_token_ids", "min_p", b"min_p", "num_top_logprobs", b"num_top_logprobs", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -706,12 +858,15 @@ class Attached(_message.Message):
     OUTPUTS_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_RECORDS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The request's number on this connection."""
     max_tokens: _builtins.int
     """Effective bound of each output's tokens."""
     num_cached_tokens: _builtins.int
     """Tokens of the prompt found in the prefix cache at first; -1 while it has not run."""
+    prompt_records: _builtins.bytes
+    """The prompt's token records so far, from position prompt_records_from on."""
     @_builtins.property
     def submit(self) -> Global___Submit:
         """The request as the core holds it, so that the new owner can submit it again after a restart of the core: resume
@@ -730,10 +885,11 @@ class Attached(_message.Message):
         outputs: _abc.Iterable[Global___AttachedOutput] | None = ...,
         max_tokens: _builtins.int = ...,
         num_cached_tokens: _builtins.int = ...,
+        prompt_records: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["submit", b"submit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "num_cached_tokens", b"num_cached_tokens", "number", b"number", "outputs", b"outputs", "submit", b"submit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "num_cached_tokens", b"num_cached_tokens", "number", b"number", "outputs", b"outputs", "prompt_records", b"prompt_records", "submit", b"submit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -747,8 +903,11 @@ class AttachedOutput(_message.Message):
 
     TOKENS_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
     tokens: _builtins.bytes
     """int32[]: generated ids so far."""
+    records: _builtins.bytes
+    """The records of these tokens (see Deliver.records)."""
     @_builtins.property
     def end(self) -> Global___OutputEnd:
         """How it ended; absent while it lives."""
@@ -758,10 +917,11 @@ class AttachedOutput(_message.Message):
         *,
         tokens: _builtins.bytes = ...,
         end: Global___OutputEnd | None = ...,
+        records: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "records", b"records", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1015,6 +1175,8 @@ class Deliver(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     ENDS_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    PROMPT_RECORDS_FIELD_NUMBER: _builtins.int
     numbers: _builtins.bytes
     """int32[num_rows]: request number."""
     output_indexes: _builtins.bytes
@@ -1025,6 +1187,10 @@ class Deliver(_message.Message):
     """int32[num_rows]: tokens of the row; empty when each row has one."""
     tokens: _builtins.bytes
     """int32[]: the tokens, row after row."""
+    records: _builtins.bytes
+    """Records of the tokens in this message whose request has them, in the order of `tokens`; their size follows from the
+    request. A record is a token record (StepResult.token_records) or, under pooling, a vector (float32[hidden_size]).
+    """
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputEnd]:
         """Outputs that ended; their last tokens are in this or an earlier message."""
@@ -1032,6 +1198,10 @@ class Deliver(_message.Message):
     @_builtins.property
     def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestStart]:
         """Requests that began to run."""
+
+    @_builtins.property
+    def prompt_records(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptRecords]:
+        """Records of prompts; all those of a request come before its first token."""
 
     def __init__(
         self,
@@ -1043,14 +1213,46 @@ class Deliver(_message.Message):
         tokens: _builtins.bytes = ...,
         ends: _abc.Iterable[Global___OutputEnd] | None = ...,
         starts: _abc.Iterable[Global___RequestStart] | None = ...,
+        records: _builtins.bytes = ...,
+        prompt_records: _abc.Iterable[Global___PromptRecords] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "first_token_indexes", b"first_token_indexes", "numbers", b"numbers", "output_indexes", b"output_indexes", "starts", b"starts", "token_counts", b"token_counts", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "first_token_indexes", b"first_token_indexes", "numbers", b"numbers", "output_indexes", b"output_indexes", "prompt_records", b"prompt_records", "records", b"records", "starts", b"starts", "token_counts", b"token_counts", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Deliver: _TypeAlias = Deliver  # noqa: Y015
+
+@_typing.final
+class PromptRecords(_message.Message):
+    """Token records of a stretch of a prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    FIRST_POSITION_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The request's number."""
+    first_position: _builtins.int
+    """Position of the first of them."""
+    records: _builtins.bytes
+    """The records, position after position."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        first_position: _builtins.int = ...,
+        records: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_position", b"first_position", "number", b"number", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptRecords: _TypeAlias = PromptRecords  # noqa: Y015
 
 @_typing.final
 class OutputEnd(_message.Message):

@@ -14,6 +14,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from octavo.internal.v1 import control_pb2 as _control_pb2
 import builtins as _builtins
 import sys
@@ -25,6 +26,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _SlotPooling:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SlotPoolingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SlotPooling.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SLOT_POOLING_UNSPECIFIED: _SlotPooling.ValueType  # 0
+    """They do not."""
+    SLOT_POOLING_LAST: _SlotPooling.ValueType  # 1
+    """The last position's."""
+    SLOT_POOLING_MEAN: _SlotPooling.ValueType  # 2
+    """The mean over all positions of the prompt."""
+
+class SlotPooling(_SlotPooling, metaclass=_SlotPoolingEnumTypeWrapper):
+    """How a slot's hidden states become a vector."""
+
+SLOT_POOLING_UNSPECIFIED: SlotPooling.ValueType  # 0
+"""They do not."""
+SLOT_POOLING_LAST: SlotPooling.ValueType  # 1
+"""The last position's."""
+SLOT_POOLING_MEAN: SlotPooling.ValueType  # 2
+"""The mean over all positions of the prompt."""
+Global___SlotPooling: _TypeAlias = SlotPooling  # noqa: Y015
 
 @_typing.final
 class Epoch(_message.Message):
@@ -540,6 +565,9 @@ class SlotStart(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     MIN_POSITION_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    PROMPT_RECORDS_FROM_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     """The slot."""
     generation: _builtins.int
@@ -549,7 +577,17 @@ class SlotStart(_message.Message):
     min_position: _builtins.int
     """First absolute position at which a stop id may be chosen: num_prompt_tokens + min_tokens."""
     history: _builtins.bytes
-    """int32[]: all tokens known so far; only when a penalty in `sampling` needs them, else empty."""
+    """int32[]: all tokens known so far; only when a penalty or a bad sequence in `sampling` needs them, else empty."""
+    prompt_records_from: _builtins.int
+    """First position of the prompt whose token gets a token record, at least 1; 0 asks for none. The chunk that holds the
+    position before it gives its logits, so the slot starts to compute there at the latest.
+    """
+    num_prompt_top_logprobs: _builtins.int
+    """Most likely tokens in those records."""
+    pooling: Global___SlotPooling.ValueType
+    """Asks for a vector instead of a token: the row that reaches the prompt's end gets token 0, and the vector in `pooled`.
+    Under SLOT_POOLING_MEAN the slot computes every position of the prompt.
+    """
     @_builtins.property
     def sampling(self) -> Global___Sampling:
         """How to choose tokens."""
@@ -568,10 +606,13 @@ class SlotStart(_message.Message):
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         min_position: _builtins.int = ...,
         history: _builtins.bytes = ...,
+        prompt_records_from: _builtins.int = ...,
+        num_prompt_top_logprobs: _builtins.int = ...,
+        pooling: Global___SlotPooling.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "history", b"history", "min_position", b"min_position", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "slot", b"slot", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "history", b"history", "min_position", b"min_position", "num_prompt_tokens", b"num_prompt_tokens", "num_prompt_top_logprobs", b"num_prompt_top_logprobs", "pooling", b"pooling", "prompt_records_from", b"prompt_records_from", "sampling", b"sampling", "slot", b"slot", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -588,6 +629,17 @@ class Sampling(_message.Message):
     TOP_P_FIELD_NUMBER: _builtins.int
     MIN_P_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_IDS_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_VALUES_FIELD_NUMBER: _builtins.int
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    BAD_SEQUENCE_TOKENS_FIELD_NUMBER: _builtins.int
+    BAD_SEQUENCE_LENGTHS_FIELD_NUMBER: _builtins.int
+    HAS_LOGPROBS_FIELD_NUMBER: _builtins.int
+    NUM_TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits; 0 is greedy."""
     top_k: _builtins.int
@@ -598,6 +650,28 @@ class Sampling(_message.Message):
     """Drops tokens below this share of the most likely one; 0 is off."""
     seed: _builtins.int
     """Noise is keyed by (seed, absolute position, vocabulary id). Already derived for the output index."""
+    repetition_penalty: _builtins.float
+    """Divides positive and multiplies negative logits of tokens in `history`; 0 and 1 are off."""
+    frequency_penalty: _builtins.float
+    """Subtracted for each occurrence of a token after the prompt; 0 is off."""
+    presence_penalty: _builtins.float
+    """Subtracted from tokens that occur after the prompt; 0 is off."""
+    logit_bias_ids: _builtins.bytes
+    """int32[k]: ids, ascending, whose logits are shifted."""
+    logit_bias_values: _builtins.bytes
+    """float32[k]: by how much."""
+    allowed_token_ids: _builtins.bytes
+    """int32[]: the only ids that may be chosen, ascending; empty allows all."""
+    bad_sequence_tokens: _builtins.bytes
+    """int32[]: token sequences whose last token may not be chosen after the others, one after the other."""
+    bad_sequence_lengths: _builtins.bytes
+    """int32[]: tokens of each of them, at least 1."""
+    has_logprobs: _builtins.bool
+    """Whether each token comes with a token record (see StepResult)."""
+    num_top_logprobs: _builtins.int
+    """Most likely tokens in the record."""
+    logprob_token_ids: _builtins.bytes
+    """int32[]: further ids in the record."""
     def __init__(
         self,
         *,
@@ -606,10 +680,21 @@ class Sampling(_message.Message):
         top_p: _builtins.float = ...,
         min_p: _builtins.float = ...,
         seed: _builtins.int = ...,
+        repetition_penalty: _builtins.float = ...,
+        frequency_penalty: _builtins.float = ...,
+        presence_penalty: _builtins.float = ...,
+        logit_bias_ids: _builtins.bytes = ...,
+        logit_bias_values: _builtins.bytes = ...,
+        allowed_token_ids: _builtins.bytes = ...,
+        bad_sequence_tokens: _builtins.bytes = ...,
+        bad_sequence_lengths: _builtins.bytes = ...,
+        has_logprobs: _builtins.bool = ...,
+        num_top_logprobs: _builtins.int = ...,
+        logprob_token_ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_token_ids", b"allowed_token_ids", "bad_sequence_lengths", b"bad_sequence_lengths", "bad_sequence_tokens", b"bad_sequence_tokens", "frequency_penalty", b"frequency_penalty", "has_logprobs", b"has_logprobs", "logit_bias_ids", b"logit_bias_ids", "logit_bias_values", b"logit_bias_values", "logprob_token_ids", b"logprob_token_ids", "min_p", b"min_p", "num_top_logprobs", b"num_top_logprobs", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -661,6 +746,9 @@ class StepResult(_message.Message):
     FORWARD_US_FIELD_NUMBER: _builtins.int
     STALL_US_FIELD_NUMBER: _builtins.int
     QUEUED_US_FIELD_NUMBER: _builtins.int
+    TOKEN_RECORDS_FIELD_NUMBER: _builtins.int
+    PROMPT_RECORDS_FIELD_NUMBER: _builtins.int
+    POOLED_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The step."""
     tokens: _builtins.bytes
@@ -677,6 +765,19 @@ class StepResult(_message.Message):
     """Microseconds the device was idle before this step although its plan was there."""
     queued_us: _builtins.int
     """Microseconds the step's plan waited in the rank before the device took it."""
+    token_records: _builtins.bytes
+    """Token records of the tokens whose slot has_logprobs, in the order of `tokens`, none for failed rows. A token record is
+    32-bit words: the token's logprob (float), its rank from 1 (int), then num_top_logprobs pairs of id (int) and logprob
+    (float) by falling logprob, then one logprob (float) for each of logprob_token_ids. Logprobs are of the model's own
+    logits, before anything of Sampling.
+    """
+    prompt_records: _builtins.bytes
+    """Token records of prompt tokens, without logprob_token_ids, row after row, in the order of positions: for a chunk at
+    positions [s, e) of a slot with prompt_records_from = f, those of the tokens at positions max(s + 1, f) to
+    min(e, num_prompt_tokens - 1). Failed rows have theirs too, with logprobs that are no numbers.
+    """
+    pooled: _builtins.bytes
+    """float32[hidden_size], not normalized, for each sampling row with pooling, in row order; none for failed rows."""
     @_builtins.property
     def epoch(self) -> Global___Epoch:
         """The epoch."""
@@ -692,10 +793,13 @@ class StepResult(_message.Message):
         forward_us: _builtins.int = ...,
         stall_us: _builtins.int = ...,
         queued_us: _builtins.int = ...,
+        token_records: _builtins.bytes = ...,
+        prompt_records: _builtins.bytes = ...,
+        pooled: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failed_rows", b"failed_rows", "forward_us", b"forward_us", "queued_us", b"queued_us", "stall_us", b"stall_us", "step", b"step", "token_counts", b"token_counts", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failed_rows", b"failed_rows", "forward_us", b"forward_us", "pooled", b"pooled", "prompt_records", b"prompt_records", "queued_us", b"queued_us", "stall_us", b"stall_us", "step", b"step", "token_counts", b"token_counts", "token_records", b"token_records", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
