@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -252,6 +253,13 @@ class ServiceConfig:
         "text", "form of log lines", group="logging", choices=("text", "json")
     )
 
+    tracing: bool = _option(
+        False,
+        "export OpenTelemetry spans of requests; OTEL_* environment variables say where to, how "
+        "many and by which protocol; needs octavo[tracing]",
+        group="tracing",
+    )
+
     def to_json(self) -> str:
         """The settings as a JSON object, readable by `from_json`."""
         return json.dumps(dataclasses.asdict(self), indent=1)
@@ -285,7 +293,16 @@ def checked(config: ServiceConfig) -> ServiceConfig:
     if config.block_size & (config.block_size - 1):
         raise InvalidConfig(f"--block-size must be a power of two, got {config.block_size}")
     _check_tls(config)
+    if config.tracing and not _has_tracing():
+        raise InvalidConfig("--tracing needs OpenTelemetry: pip install 'octavo[tracing]'")
     return config
+
+
+def _has_tracing() -> bool:
+    try:
+        return find_spec("opentelemetry.sdk") is not None
+    except ModuleNotFoundError:  # not even the parent package
+        return False
 
 
 def _check_tls(config: ServiceConfig) -> None:

@@ -19,6 +19,7 @@ from octavo.recovery import NextCall, Opening, Recovery
 from octavo.retries import Deadline
 from octavo.route import Route
 from octavo.stream_request import StreamRequest
+from octavo.trace_context import trace_metadata
 from octavo.v1 import inference_pb2, inference_pb2_grpc
 
 if TYPE_CHECKING:
@@ -61,10 +62,11 @@ class AioConnection:
         """
         deadline = self.deadline(timeout_s)
         route = self._route(deadline)
+        metadata = (*self._settings.metadata, *trace_metadata())
         while True:
             try:
                 response = await method(self._stubs()[route.place])(
-                    request, timeout=deadline.remaining_s(), metadata=self._settings.metadata
+                    request, timeout=deadline.remaining_s(), metadata=metadata
                 )
             except grpc.RpcError as error:
                 failure = self.failure(error, route.place, request_id)
@@ -99,7 +101,8 @@ class AioConnection:
         self, step: NextCall, request: StreamRequest, timeout_s: float | None
     ) -> AsyncStreamCall:
         """Begins one call of a stream."""
-        stub, metadata = self._stubs()[step.place], self._settings.metadata
+        stub = self._stubs()[step.place]
+        metadata = (*self._settings.metadata, *request.trace_metadata)
         if step.opening is Opening.ATTACH:
             return stub.Attach(request.attach(), timeout=timeout_s, metadata=metadata)
         return stub.Generate(request.generate(step.opening), timeout=timeout_s, metadata=metadata)

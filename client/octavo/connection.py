@@ -18,6 +18,7 @@ from octavo.route import Route
 from octavo.stream_connection import StreamCall, StreamConnection
 from octavo.stream_keeper import StreamKeeper
 from octavo.stream_request import StreamRequest
+from octavo.trace_context import trace_metadata
 from octavo.v1 import inference_pb2, inference_pb2_grpc
 
 RequestT = TypeVar("RequestT")
@@ -55,9 +56,10 @@ class Connection:
         """
         deadline = self.deadline(timeout_s)
         route = self._route(deadline)
+        metadata = (*self._settings.metadata, *trace_metadata())
         while True:
             future = method(self._stubs[route.place]).future(
-                request, timeout=deadline.remaining_s(), metadata=self._settings.metadata
+                request, timeout=deadline.remaining_s(), metadata=metadata
             )
             try:
                 response = future.result()
@@ -97,7 +99,8 @@ class Connection:
     ) -> StreamCall:
         """Begins one call of a stream."""
         self._check_open()
-        stub, metadata = self._stubs[step.place], self._settings.metadata
+        stub = self._stubs[step.place]
+        metadata = (*self._settings.metadata, *request.trace_metadata)
         if step.opening is Opening.ATTACH:
             return stub.Attach(request.attach(), timeout=timeout_s, metadata=metadata)
         return stub.Generate(request.generate(step.opening), timeout=timeout_s, metadata=metadata)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from octavo.recovery import Opening
 from octavo.stream_state import StreamState
+from octavo.trace_context import trace_metadata
 from octavo.v1 import inference_pb2
 
 
@@ -22,6 +23,8 @@ class StreamRequest:
         self.state = state
         self._generation = generation
         self._clock = clock
+        self.trace_metadata = trace_metadata()
+        """The trace of whoever began the stream, for all its calls."""
         self._began_at = clock()
 
     @property

@@ -25,6 +25,8 @@ def write_access_line(call: Call, *, now: float) -> None:
         fields["request_id"] = call.request_id[:_MAX_ID_CHARACTERS]
     if call.stream is not None:
         fields |= _request_fields(call, call.stream)
+    if call.span is not None:
+        fields["trace_id"] = call.span.trace_id
     fields["total_ms"] = _milliseconds(now - call.arrived_at)
     fields["code"] = call.code.name
     if call.reason:

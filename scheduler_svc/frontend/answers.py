@@ -18,6 +18,7 @@ from scheduler_svc.frontend.errors import SlowReader
 from scheduler_svc.frontend.generation_stream import GenerationStream
 from scheduler_svc.frontend.ledger import RequestLedger
 from scheduler_svc.frontend.pace import Pace
+from scheduler_svc.frontend.text_time import TextTime
 from scheduler_svc.frontend.traffic import Traffic
 
 REQUEST_ID_HEADER = "octavo-request-id"
@@ -100,6 +101,8 @@ class Answers:
         arrived_at = None if call.is_continuation else call.arrived_at
         pace = Pace(self._traffic, record, arrived_at=arrived_at)
         call.stream, call.pace = stream, pace
+        if call.span is not None:
+            stream.text_time = TextTime(self._clock)
         try:
             await context.send_initial_metadata(
                 (

@@ -11,6 +11,7 @@ import grpc
 
 from scheduler_svc.frontend.generation_stream import GenerationStream
 from scheduler_svc.frontend.pace import Pace
+from scheduler_svc.frontend.span import CallSpan
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,8 +22,10 @@ class Call:
     arrived_at: float
     request_id: str = ""
     is_continuation: bool = False  # of a stream that an earlier call began
+    parsed_at: float | None = None  # once its prompt is tokens, and valid
     stream: GenerationStream | None = None  # once the request is accepted
     pace: Pace | None = None
+    span: CallSpan | None = None  # when it is traced
     code: grpc.StatusCode = grpc.StatusCode.OK
     reason: str = ""
 

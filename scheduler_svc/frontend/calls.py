@@ -17,6 +17,7 @@ import grpc.aio
 
 from scheduler_svc.frontend.access_log import write_access_line
 from scheduler_svc.frontend.call import Call
+from scheduler_svc.frontend.call_spans import end_span
 from scheduler_svc.frontend.errors import (
     CallError,
     DeadlinePassed,
@@ -24,6 +25,7 @@ from scheduler_svc.frontend.errors import (
     InvalidRequest,
     Unavailable,
 )
+from scheduler_svc.frontend.span import CallTracer
 from scheduler_svc.frontend.status import rich_status
 from scheduler_svc.frontend.traffic import Traffic
 
@@ -39,8 +41,11 @@ _LOG = logging.getLogger(__name__)
 class Calls:
     """All open calls of this process."""
 
-    def __init__(self, traffic: Traffic, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, traffic: Traffic, *, clock: Callable[[], float], tracer: CallTracer | None = None
+    ) -> None:
         self._traffic = traffic
+        self._tracer = tracer
         self._clock = clock
         self._num_open = 0
         self._all_ended = asyncio.Event()
@@ -64,7 +69,7 @@ class Calls:
     async def answer(self, context: Context, *, method: str) -> AsyncIterator[Call]:
         """Around a handler's work: turns what it raises into the call's status."""
         call = Call(method=method, arrived_at=self._clock())
-        self._begin(call)
+        self._begin(call, context)
         try:
             yield call
         except CallError as error:
@@ -89,10 +94,16 @@ class Calls:
         finally:
             self._finish(call)
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: Call, context: Context) -> None:
         self._num_open += 1
         self._all_ended.clear()
         self._traffic.call_started(call.method)
+        if self._tracer is not None:
+            call.span = self._tracer.begin(
+                method=call.method,
+                metadata=dict(context.invocation_metadata() or ()),
+                now=call.arrived_at,
+            )
 
     def _finish(self, call: Call) -> None:
         self._num_open -= 1
@@ -101,7 +112,9 @@ class Calls:
         self._traffic.call_ended(call.method, call.code.name)
         if call.stream is not None and call.reason:
             self._traffic.aborted(call.reason.lower())
-        write_access_line(call, now=self._clock())
+        now = self._clock()
+        write_access_line(call, now=now)
+        end_span(call, now=now)
 
     def _count(self, error: CallError) -> None:
         # what the core refuses, the core counts

@@ -14,6 +14,7 @@ from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.errors import DeadlinePassed, GenerationFailed, Unavailable
 from scheduler_svc.frontend.output_stream import OutputStream
 from scheduler_svc.frontend.record import RequestRecord
+from scheduler_svc.frontend.text_time import TextTime
 
 
 class GenerationStream:
@@ -37,19 +38,27 @@ class GenerationStream:
             for mirror, output in zip(record.outputs, outputs, strict=True)
             if output is None
         )
-        self._model = model
+        self._num_delivered = sum(output.num_sent for output in self._outputs)
+        self.model = model
         self._replica = replica
         self._warnings = tuple(warnings)
         self._on_finish = on_finish
         self._news = asyncio.Event()
         self._early: list[api.OutputDelta] = []
         self._is_begun = False
+        self.text_time: TextTime | None = None
+        """Set to have the work on text timed."""
         record.listener = self
 
     @property
     def finishes(self) -> list[engine.Finish]:
         """How those outputs ended that did."""
         return [output.finish for output in self._outputs if output.finish is not None]
+
+    @property
+    def num_streamed(self) -> int:
+        """Tokens of this stream so far: those the client had before are left out."""
+        return sum(output.num_sent for output in self._outputs) - self._num_delivered
 
     def usage(self) -> api.Usage:
         """Tokens of the request so far."""
@@ -81,7 +90,7 @@ class GenerationStream:
             self._news.clear()
             if self.record.failure is not None:
                 raise self.record.failure
-            deltas = [*self._early, *self._advance()]
+            deltas = [*self._early, *self._timed_advance()]
             self._early.clear()
             is_over = all(output.is_over for output in self._outputs)
             if deltas or (is_over and not self._is_begun):
@@ -93,6 +102,14 @@ class GenerationStream:
                 await asyncio.sleep(0)
             else:
                 await self._news.wait()
+
+    def _timed_advance(self) -> list[api.OutputDelta]:
+        if self.text_time is None:
+            return self._advance()
+        with self.text_time.piece() as piece:
+            deltas = self._advance()
+            piece.has_made_text = bool(deltas)
+        return deltas
 
     def _advance(self) -> list[api.OutputDelta]:
         deltas = []
@@ -119,7 +136,7 @@ class GenerationStream:
                 api.StreamStart(
                     seed=submit.sampling.seed,
                     replica=self._replica,
-                    model=self._model,
+                    model=self.model,
                     max_tokens=self.record.max_tokens,
                     warnings=self._warnings,
                 )

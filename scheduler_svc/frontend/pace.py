@@ -23,14 +23,16 @@ class Pace:
         self._record = record
         self._arrived_at = arrived_at
         self._made_at = 0.0
-        self._first_at: float | None = None
-        self._tokens_at: float | None = None
+        self.first_at: float | None = None
+        """When the first token was sent."""
+        self.last_at: float | None = None
+        """When the latest one was."""
         self.first_token_s: float | None = None
         """From arrival to the first token; None before it, and for a stream that goes on."""
 
     def note_made(self, *, now: float) -> None:
         """The next chunk is there, to be sent."""
-        if self._tokens_at is not None and now - self._tokens_at >= STALL_S:
+        if self.last_at is not None and now - self.last_at >= STALL_S:
             self._traffic.stalled("service")
         self._made_at = now
 
@@ -45,20 +47,20 @@ class Pace:
             most = max((len(delta.token_ids) for delta in outputs), default=0)
         if not most:
             return
-        if self._tokens_at is not None:
-            self._traffic.tokens(now - self._tokens_at, count=most)
+        if self.last_at is not None:
+            self._traffic.tokens(now - self.last_at, count=most)
         else:
-            self._first_at = now
+            self.first_at = now
             self._note_first(now)
-        self._tokens_at = now
+        self.last_at = now
 
     def note_end(self, *, now: float) -> None:
         """The stream ended, well or not."""
         if self._arrived_at is None:
             return
         self._traffic.request_ended(now - self._arrived_at)
-        if self._first_at is not None and self._tokens_at is not None:
-            self._traffic.decoded(self._tokens_at - self._first_at)
+        if self.first_at is not None and self.last_at is not None:
+            self._traffic.decoded(self.last_at - self.first_at)
 
     def _note_first(self, now: float) -> None:
         if self._arrived_at is None:

@@ -22,6 +22,7 @@ from scheduler_svc.endpoints import Endpoints
 from scheduler_svc.frontend.model import ServedModel, load_served_model
 from scheduler_svc.frontend.server import CannotListen
 from scheduler_svc.frontend.services import FrontendServices
+from scheduler_svc.frontend.span import CallTracer
 from scheduler_svc.frontend.text.errors import TextError
 from scheduler_svc.log import configure_logging
 
@@ -33,8 +34,16 @@ _LOG = logging.getLogger(__name__)
 class FrontendProcess:
     """One process: load the model's text side, serve, stop when told."""
 
-    def __init__(self, config: ServiceConfig, *, run_dir: Path, name: str) -> None:
+    def __init__(
+        self,
+        config: ServiceConfig,
+        *,
+        run_dir: Path,
+        name: str,
+        tracer: CallTracer | None = None,
+    ) -> None:
         self._config = config
+        self._tracer = tracer
         self._run_dir = run_dir
         self._name = name
         self._incarnation = secrets.randbits(64)
@@ -77,6 +86,7 @@ class FrontendProcess:
             engine_endpoint=Endpoints(self._run_dir).engine,
             name=self._name,
             incarnation=self._incarnation,
+            tracer=self._tracer,
         )
         watching: asyncio.Task[None] | None = None
         try:
@@ -136,6 +146,8 @@ def run_process(run_dir: Path, name: str) -> int:
     try:
         config = read_config(run_dir)
         configure_logging(role=name, level=config.log_level, form=config.log_format)
+        if config.tracing:
+            return _run_traced(config, run_dir, name)
         return asyncio.run(_run(config, run_dir, name))
     except (InvalidConfig, ModelError, TextError) as error:
         _LOG.error("%s cannot run: %s", name, error)
@@ -145,5 +157,18 @@ def run_process(run_dir: Path, name: str) -> int:
         return 1
 
 
-async def _run(config: ServiceConfig, run_dir: Path, name: str) -> int:
-    return await FrontendProcess(config, run_dir=run_dir, name=name).run()
+def _run_traced(config: ServiceConfig, run_dir: Path, name: str) -> int:
+    # an optional package, and who does not trace shall not load it
+    from scheduler_svc.tracing.exporter import close_tracer, make_tracer  # noqa: PLC0415
+
+    tracer = make_tracer(replica=config.replica, process=name)
+    try:
+        return asyncio.run(_run(config, run_dir, name, tracer))
+    finally:
+        close_tracer(tracer)
+
+
+async def _run(
+    config: ServiceConfig, run_dir: Path, name: str, tracer: CallTracer | None = None
+) -> int:
+    return await FrontendProcess(config, run_dir=run_dir, name=name, tracer=tracer).run()

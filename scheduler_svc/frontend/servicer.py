@@ -188,7 +188,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         parsed = await self._parser.parse(
             generation, resume=resume, priorities=(caller.most_urgent, caller.least_urgent)
         )
-        call.request_id = parsed.request_id
+        call.request_id, call.parsed_at = parsed.request_id, self._clock()
         return parsed
 
     async def _cancel(self, request_id: str, *, tenant: str) -> api.CancelOutcome.ValueType:

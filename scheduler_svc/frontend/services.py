@@ -35,6 +35,7 @@ from scheduler_svc.frontend.server import listen, make_server
 from scheduler_svc.frontend.servicer import InferenceServicer
 from scheduler_svc.frontend.serving import Serving
 from scheduler_svc.frontend.texts import Texts
+from scheduler_svc.frontend.span import CallTracer
 from scheduler_svc.frontend.traffic import Traffic
 from scheduler_svc.security.guard import KeyGuard
 from scheduler_svc.security.keys import key_ring
@@ -62,6 +63,7 @@ class FrontendServices:
         incarnation: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        tracer: CallTracer | None = None,
         self._config = config
         self._model = model
         self._keys = key_ring(flag="--api-keys-file", path=config.api_keys_file)
@@ -81,7 +83,7 @@ class FrontendServices:
             clock=clock,
         )
         self.serving = Serving(self.link, withdrawal_window_s=config.withdrawal_window, clock=clock)
-        self.calls = Calls(self.traffic, clock=clock)
+        self.calls = Calls(self.traffic, clock=clock, tracer=tracer)
         self.health = HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._servicer = self._make_servicer(clock)

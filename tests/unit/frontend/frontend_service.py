@@ -18,6 +18,7 @@ from octavo.v1.inference_pb2_grpc import InferenceServiceStub
 from scheduler_svc.config import ServiceConfig
 from scheduler_svc.frontend.model import ServedModel
 from scheduler_svc.frontend.services import FrontendServices
+from scheduler_svc.frontend.span import CallTracer
 from tests.fakes.byte_tokenizer import END_ID, write_byte_tokenizer
 from tests.unit.frontend.scripted_core import WAIT_LIMIT_S, ScriptedCore
 
@@ -65,7 +66,12 @@ def write_model(folder: Path, **generation_config: object) -> None:
 
 @asynccontextmanager
 async def running_service(
-    model: ServedModel, run_dir: Path, *, with_core: bool = True, **settings: object
+    model: ServedModel,
+    run_dir: Path,
+    *,
+    with_core: bool = True,
+    tracer: CallTracer | None = None,
+    **settings: object,
 ) -> AsyncIterator[Service]:
     """A service with settings of its own."""
     config = dataclasses.replace(
@@ -83,6 +89,7 @@ async def running_service(
             engine_endpoint=f"ipc://{run_dir}/engine.sock",
             name="frontend-0",
             incarnation=7,
+            tracer=tracer,
         )
         address = await services.start("127.0.0.1:0")
         watching = asyncio.create_task(services.run())
