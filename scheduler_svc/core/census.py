@@ -27,10 +27,12 @@ class Census:
         self._tokens: Counter[_Group] = Counter()
         self._requests_of: Counter[str] = Counter()
         self._tokens_of: Counter[str] = Counter()
+        self._weights: dict[str, float] = {}  # of the tenants that have new requests
 
     def enter(self, request: Request) -> None:
         """A request waits that has not run."""
         self._count(request, 1)
+        self._weights[request.new.tenant] = request.new.tenant_weight
 
     def leave(self, request: Request) -> None:
         """It runs for the first time, or ends without."""
@@ -39,7 +41,7 @@ class Census:
         if not self._requests[priority, tenant]:
             del self._requests[priority, tenant], self._tokens[priority, tenant]
         if not self._requests_of[tenant]:
-            del self._requests_of[tenant], self._tokens_of[tenant]
+            del self._requests_of[tenant], self._tokens_of[tenant], self._weights[tenant]
 
     def num_requests_of(self, tenant: str) -> int:
         """A tenant's new requests."""
@@ -49,24 +51,30 @@ class Census:
         """Those with new requests."""
         return list(self._requests_of)
 
-    def fills_share(self, tenant: str, *, num_tokens: int, policy: Policy) -> bool:
-        """Whether a tenant that adds a prompt exceeds its equal share of the queue."""
-        num_tenants = len(self._requests_of.keys() | {tenant})
-        too_many = self._requests_of[tenant] * num_tenants >= policy.max_queue_requests
+    def fills_share(self, tenant: str, *, weight: float, num_tokens: int, policy: Policy) -> bool:
+        """Whether a tenant that adds a prompt exceeds its share of the queue, by weight."""
+        total = sum((self._weights | {tenant: weight}).values())
+        share = weight / total
+        too_many = self._requests_of[tenant] >= share * policy.max_queue_requests
         tokens = self._tokens_of[tenant] + num_tokens
-        return too_many or tokens * num_tenants > policy.max_queue_tokens
+        return too_many or tokens > share * policy.max_queue_tokens
 
-    def ahead_of(self, tenant: str, priority: int) -> Ahead:
-        """What would run before a new request of a tenant and class, if tenants take turns."""
+    def ahead_of(self, tenant: str, priority: int, *, weight: float = 1.0) -> Ahead:
+        """What would run before a new request of a tenant and class.
+
+        Tenants of one class take turns, as many of one's as its weight is of the other's.
+        """
         turn = self._requests[priority, tenant] + 1
-        num_requests, num_tokens = 0, 0.0
+        num_requests = num_tokens = 0.0
         for (each_priority, each_tenant), count in self._requests.items():
             if each_priority > priority:
                 continue
-            before = count if each_priority < priority else min(count, turn)
+            before: float = count
+            if each_priority == priority and each_tenant != tenant:
+                before = min(count, turn * self._weights[each_tenant] / weight)
             num_requests += before
             num_tokens += self._tokens[each_priority, each_tenant] * before / count
-        return Ahead(num_requests, round(num_tokens))
+        return Ahead(round(num_requests), round(num_tokens))
 
     def _count(self, request: Request, sign: int) -> None:
         num_tokens = sign * len(request.new.prompt)

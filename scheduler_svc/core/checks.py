@@ -10,6 +10,8 @@ from scheduler_svc.core.request import NewRequest, Request
 from scheduler_svc.core.sequence import Sequence
 
 _PRIORITIES = range(-8, 9)
+# Beyond these a tenant would in effect be alone, or never served.
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.01, 100.0
 
 
 def effective_max_tokens(new: NewRequest, limits: WorkerLimits) -> int:
@@ -41,6 +43,11 @@ def check(new: NewRequest, limits: WorkerLimits, policy: Policy) -> None:
         (new.priority in _PRIORITIES, "priority", "must be from -8 to 8"),
         (0 <= new.sampling.seed < 2**64, "seed", "must be an unsigned 64-bit number"),
         (new.keep_for_s >= 0, "keep_for_s", "must not be negative"),
+        (
+            _LEAST_WEIGHT <= new.tenant_weight <= _MOST_WEIGHT,
+            "tenant_weight",
+            f"must be from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:g}",
+        ),
     )
     for holds, field, rule in checks:
         if not holds:

@@ -11,6 +11,7 @@ class Question:
     """What of a request counts."""
 
     tenant: str
+    tenant_weight: float = 1.0
     prompt: npt.NDArray[np.int32]
     priority: int = 0
     reads_cache: bool = True

@@ -1,6 +1,7 @@
 """Takes requests in, or says why not. Knows nothing of steps."""
 
 from scheduler_svc.core import checks
+from scheduler_svc.core.census import Ahead
 from scheduler_svc.core.estimate import Estimate, Question
 from scheduler_svc.core.expectation import Expectation
 from scheduler_svc.core.lifecycle import Lifecycle
@@ -68,7 +69,7 @@ class Intake:
     def estimate(self, question: Question) -> Estimate:
         """See `Core.estimate`."""
         num_cached = self._num_cached(question)
-        ahead = self._lifecycle.room.census.ahead_of(question.tenant, question.priority)
+        ahead = self._ahead(question)
         first_token_s: float | None = None
         if self._expectation.is_founded:
             num_tokens = len(question.prompt) - num_cached
@@ -98,7 +99,9 @@ class Intake:
         census = lifecycle.room.census
         # A tenant below its share of the queue is let in up to twice the limits: who fills the
         # queue shall not keep others out of it.
-        is_full_for = census.fills_share(new.tenant, num_tokens=len(new.prompt), policy=policy)
+        is_full_for = census.fills_share(
+            new.tenant, weight=new.tenant_weight, num_tokens=len(new.prompt), policy=policy
+        )
         scale = 1 if is_full_for else 2
         num_requests, most_requests = census.num_requests, scale * policy.max_queue_requests
         if num_requests >= most_requests:
@@ -107,10 +110,15 @@ class Intake:
         num_tokens, most_tokens = census.num_tokens, scale * policy.max_queue_tokens
         if num_tokens and num_tokens + len(new.prompt) > most_tokens:
             raise self._queue_full("prompt tokens", waiting=num_tokens, limit=most_tokens)
-        most = policy.max_tenant_requests
-        if most and lifecycle.shares.num_uses(new.tenant) >= most:
-            raise TenantLimit(tenant=new.tenant, limit=most, retry_after_s=self._retry_after_s())
+        self._check_tenant_limit(new)
         self._check_deadline(new, now)
+
+    def _check_tenant_limit(self, new: NewRequest) -> None:
+        # A resumed request was accepted by another core before: refused only at twice its tenant's
+        # limit, lest `resume` be a way around it.
+        most = new.tenant_max_requests * (2 if new.resume else 1)
+        if most and self._lifecycle.shares.num_uses(new.tenant) >= most:
+            raise TenantLimit(tenant=new.tenant, limit=most, retry_after_s=self._retry_after_s())
 
     def _queue_full(self, what: str, *, waiting: int, limit: int) -> QueueFull:
         return QueueFull(
@@ -122,6 +130,7 @@ class Intake:
             return
         question = Question(
             tenant=new.tenant,
+            tenant_weight=new.tenant_weight,
             prompt=new.prompt,
             priority=new.priority,
             reads_cache=new.reads_cache,
@@ -137,8 +146,12 @@ class Intake:
         # What was measured counts only while others measure it anew.
         if not self._registry.num_live:
             return 0.0
-        ahead = self._lifecycle.room.census.ahead_of(question.tenant, question.priority)
+        ahead = self._ahead(question)
         return self._expectation.first_token_s(ahead, len(question.prompt) - num_cached)
+
+    def _ahead(self, question: Question) -> Ahead:
+        census = self._lifecycle.room.census
+        return census.ahead_of(question.tenant, question.priority, weight=question.tenant_weight)
 
     def _num_cached(self, question: Question) -> int:
         epoch = self._lifecycle.epoch
@@ -162,7 +175,7 @@ class Intake:
         request = checks.make_request(
             new,
             order=self._num_arrivals,
-            tenant_index=self._lifecycle.shares.enter(new.tenant),
+            tenant_index=self._lifecycle.shares.enter(new.tenant, weight=new.tenant_weight),
             max_tokens=max_tokens,
             policy=self._policy,
             now=now,

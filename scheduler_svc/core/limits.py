@@ -56,8 +56,6 @@ class Policy:
     # Waiting requests that have not run yet.
     max_queue_requests: int = 2048
     max_queue_tokens: int = 4_000_000
-    # Live requests of one tenant; 0: no limit.
-    max_tenant_requests: int = 0
     max_outputs: int = 16
     # How often a waiting sequence may be passed by ones that fit when it does not.
     max_times_passed: int = 32

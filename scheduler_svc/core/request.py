@@ -54,6 +54,8 @@ class NewRequest:
     """A request as its owner submits it. Times are seconds on the core's clock."""
 
     tenant: str
+    tenant_weight: float = 1.0  # its share is this much of what a tenant of weight 1 gets
+    tenant_max_requests: int = 0  # most live requests of the tenant; 0: no limit
     request_id: str
     owner: int
     number: int  # unique among the owner's requests

@@ -1,8 +1,10 @@
 """How much each tenant was served: virtual counters of computed tokens. Knows no queue, no request.
 
-The tenant with the lowest counter is served next. One that comes back from idleness is lifted to
-the lowest counter of the active ones: idle time earns no credit, and what it had beyond its share
-stays owed. (Virtual token counters: "Fairness in Serving Large Language Models", OSDI 2024.)
+The tenant with the lowest counter is served next; a token costs one by the tenant's weight, so that
+a tenant of weight 2 is served twice the tokens of one of weight 1. One that comes back from
+idleness is lifted to the lowest counter of the active ones: idle time earns no credit, and what it
+had beyond its share stays owed. (Virtual token counters: "Fairness in Serving Large Language
+Models", OSDI 2024.)
 """
 
 import numpy as np
@@ -19,6 +21,7 @@ class TenantShares:
         self._index_by_tenant: dict[str, int] = {}
         self._tenant_by_index: dict[int, str] = {}
         self._served = np.zeros(16, np.float64)
+        self._cost = np.ones(16, np.float64)  # of a token: one by the tenant's weight
         self._num_active_uses = np.zeros(16, np.int64)
         self._unused: list[int] = list(range(15, -1, -1))
         # What everybody active had been served at least, when last looked at.
@@ -29,14 +32,18 @@ class TenantShares:
         index = self._index_by_tenant.get(tenant)
         return 0 if index is None else int(self._num_active_uses[index])
 
-    def enter(self, tenant: str) -> int:
-        """Counts one more live request of a tenant; its index, until as many have left."""
+    def enter(self, tenant: str, *, weight: float = 1.0) -> int:
+        """Counts one more live request of a tenant; its index, until as many have left.
+
+        The weight holds from here on, also for what the tenant has here already.
+        """
         index = self._index_by_tenant.get(tenant)
         if index is None:
             index = self._remember(tenant)
         if not self._num_active_uses[index]:
             self._served[index] = max(self._served[index], self._lowest_active())
         self._num_active_uses[index] += 1
+        self._cost[index] = 1 / weight
         return index
 
     def leave(self, index: int) -> None:
@@ -52,11 +59,11 @@ class TenantShares:
 
     def charge(self, index: int, num_tokens: int) -> None:
         """Counts tokens computed for a tenant."""
-        self._served[index] += num_tokens
+        self._served[index] += num_tokens * self._cost[index]
 
     def charge_rows(self, indexes: npt.NDArray[np.int32]) -> None:
         """Counts one token for each row."""
-        np.add.at(self._served, indexes, 1.0)
+        np.add.at(self._served, indexes, self._cost[indexes])
 
     def _lowest_active(self) -> float:
         active = self._served[self._num_active_uses > 0]
@@ -79,6 +86,7 @@ class TenantShares:
         if not self._unused:
             size = len(self._served)
             self._served = np.concatenate((self._served, np.zeros(size)))
+            self._cost = np.concatenate((self._cost, np.ones(size)))
             self._num_active_uses = np.concatenate(
                 (self._num_active_uses, np.zeros(size, np.int64))
             )

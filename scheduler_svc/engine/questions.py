@@ -26,10 +26,13 @@ _WAIT_REASONS[None] = admin.WAIT_REASON_UNSPECIFIED
 
 
 def answer_estimate(core: Core, asked: engine.Estimate) -> engine.EstimateAnswer:
-    """What a request would meet. Raises ValueError if the prompt is no column of ids."""
+    """What a request would meet. Raises ValueError if it holds what no frontend sends."""
+    if not asked.tenant_weight >= 0:
+        raise ValueError(f"tenant_weight must not be negative, got {asked.tenant_weight}")
     estimate = core.estimate(
         Question(
             tenant=asked.tenant,
+            tenant_weight=asked.tenant_weight or 1.0,
             prompt=np.frombuffer(asked.prompt_tokens, "<i4").astype(np.int32),
             priority=asked.priority,
             reads_cache=not asked.skip_cache_read,

@@ -50,6 +50,8 @@ def decode_submit(submit: engine.Submit, *, owner: int, now: float) -> NewReques
         raise InvalidField("blob", f"may have at most {MAX_BLOB_BYTES} bytes")
     return NewRequest(
         tenant=submit.tenant,
+        tenant_weight=submit.tenant_weight or 1.0,
+        tenant_max_requests=submit.tenant_max_requests,
         request_id=submit.request_id,
         owner=owner,
         number=submit.number,
@@ -170,6 +172,8 @@ def _encode_submit(request: NewRequest, *, deadline: float | None, now: float) -
         skip_cache_store=not request.stores_cache,
         age_ms=max(0, round((now - request.submitted_at) * 1000)),
         num_core_deaths=request.num_core_deaths,
+        tenant_weight=request.tenant_weight,
+        tenant_max_requests=request.tenant_max_requests,
     )
 
 

@@ -1,8 +1,9 @@
 """Who calls this frontend, and how many requests each tenant has open in it. Knows no method.
 
-A tenant's limit holds for each frontend: what other frontends have open is not known here, nor what
-runs on without a stream (`keep_for_s`). A stream that goes on, by Attach or `resume`, was accepted
-before; it is refused only at twice the limit, lest `resume` be a way around it.
+A tenant's limit is checked here before any work is done for a call; the core checks it again, with
+what other frontends have open and what runs on without a stream (`keep_for_s`). A stream that goes
+on, by Attach or `resume`, was accepted before; it is refused only at twice the limit, lest `resume`
+be a way around it.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class Estimates:
         violations.raise_if_any()
         question = engine.Estimate(
             tenant=caller.tenant,
+            tenant_weight=caller.weight,
             prompt_tokens=encoded.token_ids.tobytes(),
             priority=within((caller.most_urgent, caller.least_urgent), priority),
             skip_cache_read=request.scheduling.skip_cache_read,

@@ -24,6 +24,7 @@ from scheduler_svc.frontend.submission import new_record
 from scheduler_svc.frontend.text.stops import StopMatcher
 from scheduler_svc.frontend.text.text_stream import TextStream
 from scheduler_svc.frontend.traffic import Traffic
+from scheduler_svc.security.key_records import Caller
 
 
 class Generations:
@@ -45,10 +46,10 @@ class Generations:
         self._clock = clock
 
     async def start(
-        self, request: ParsedRequest, *, tenant: str, deadline_at: float | None
+        self, request: ParsedRequest, *, caller: Caller, deadline_at: float | None
     ) -> GenerationStream:
         """Submits the request; returns its stream once it is accepted, raises its refusal."""
-        record = new_record(request, tenant=tenant, now=self._clock(), deadline_at=deadline_at)
+        record = new_record(request, caller=caller, now=self._clock(), deadline_at=deadline_at)
         stream = self._stream(
             record,
             request.text_rules,

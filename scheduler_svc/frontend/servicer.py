@@ -75,7 +75,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         ) as (call, caller):
             parsed = await self._parsed(request, call, caller, resume)
             stream = await self._generations.start(
-                parsed, tenant=caller.tenant, deadline_at=self._deadline(context)
+                parsed, caller=caller, deadline_at=self._deadline(context)
             )
             await self._answers.stream(
                 stream,
@@ -97,7 +97,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             rules = dataclasses.replace(parsed.text_rules, stream_interval=_WHOLE_ANSWER_INTERVAL)
             stream = await self._generations.start(
                 dataclasses.replace(parsed, text_rules=rules),
-                tenant=caller.tenant,
+                caller=caller,
                 deadline_at=self._deadline(context),
             )
             return await self._answers.whole(stream, context, call=call)

@@ -3,14 +3,17 @@
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.frontend.record import RequestRecord
 from scheduler_svc.frontend.request import ParsedRequest
+from scheduler_svc.security.key_records import Caller
 
 
 def new_record(
-    request: ParsedRequest, *, tenant: str, now: float, deadline_at: float | None
+    request: ParsedRequest, *, caller: Caller, now: float, deadline_at: float | None
 ) -> RequestRecord:
     """The request's record, not submitted yet, with what its caller received before."""
     submit = engine.Submit(
-        tenant=tenant,
+        tenant=caller.tenant,
+        tenant_weight=caller.weight,
+        tenant_max_requests=caller.max_requests,
         request_id=request.request_id,
         blob=request.blob,
         body_digest=request.body_digest,

@@ -15,6 +15,7 @@ MOST_URGENT, LEAST_URGENT = -8, 8
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_REQUESTS = 2**31 - 1
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.01, 100
 
 
 class InvalidRecords(Exception):
@@ -28,7 +29,8 @@ class Caller:
     tenant: str
     most_urgent: int = MOST_URGENT
     least_urgent: int = LEAST_URGENT
-    max_requests: int = 0  # of the tenant, open in one frontend at once; 0: no limit
+    max_requests: int = 0  # of the tenant, live in the replica at once; 0: no limit
+    weight: float = 1.0  # of the tenant among others that wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,17 @@ class KeyRecord:
 def parse_records(text: str) -> tuple[KeyRecord, ...]:
     """All records of a file. Raises InvalidRecords."""
     records: dict[bytes, KeyRecord] = {}
+    weights: dict[str, float] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         record = _record(line, number)
         if record.sha256 in records:
             raise InvalidRecords(f"line {number}: sha256 is that of an earlier line")
+        if weights.setdefault(record.caller.tenant, record.caller.weight) != record.caller.weight:
+            raise InvalidRecords(
+                f"line {number}: weight must be the same in all records of a tenant"
+            )
         records[record.sha256] = record
     if not records:
         raise InvalidRecords("holds no record")
@@ -74,6 +81,7 @@ def _record(line: str, number: int) -> KeyRecord:
             most_urgent=most_urgent,
             least_urgent=least_urgent,
             max_requests=fields.get("max_requests", 0),
+            weight=float(fields.get("weight", 1)),
         ),
     )
 
@@ -93,6 +101,7 @@ _RULES = {
     "sha256": "64 hexadecimal digits in lower case",
     "priorities": f"[most urgent, least urgent], within {MOST_URGENT} to {LEAST_URGENT}",
     "max_requests": f"a whole number from 0 to {_MOST_REQUESTS}",
+    "weight": f"a number from {_LEAST_WEIGHT} to {_MOST_WEIGHT}",
 }
 
 
@@ -109,4 +118,6 @@ def _is_valid(name: str, value: Any) -> bool:
                 and all(type(bound) is int for bound in value)
                 and MOST_URGENT <= value[0] <= value[1] <= LEAST_URGENT
             )
+        case "weight":
+            return type(value) in {int, float} and _LEAST_WEIGHT <= value <= _MOST_WEIGHT
     return type(value) is int and 0 <= value <= _MOST_REQUESTS

@@ -46,7 +46,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     new.add_argument("--key-file", type=Path, metavar="FILE", help="write the key to this new file")
     new.add_argument(
-        "--max-requests", type=int, metavar="N", help="most open requests of the tenant at once"
+        "--max-requests", type=int, metavar="N", help="most live requests of the tenant at once"
+    )
+    new.add_argument(
+        "--weight",
+        type=float,
+        metavar="W",
+        help="of the tenant beside others: 2 is served twice as much as 1, the default, when all"
+        " want more than there is; the same in all its records",
     )
     new.add_argument(
         "--priorities",
@@ -78,6 +85,10 @@ def _record_fields(arguments: argparse.Namespace) -> dict[str, object]:
         if not 0 <= arguments.max_requests < 2**31:
             raise OctavoError(f"--max-requests must be 0 to {2**31 - 1}")
         fields["max_requests"] = arguments.max_requests
+    if arguments.weight is not None:
+        if not 0.01 <= arguments.weight <= 100:
+            raise OctavoError("--weight must be 0.01 to 100")
+        fields["weight"] = arguments.weight
     if arguments.priorities is not None:
         most_urgent, least_urgent = arguments.priorities
         if not -8 <= most_urgent <= least_urgent <= 8:

@@ -13,7 +13,17 @@ from scheduler_svc.security.keys import KeyRing
 def test_the_service_knows_the_key_by_its_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = ["--tenant", "acme", "--max-requests", "3", "--priorities", "-1", "8"]
+    chosen = [
+        "--tenant",
+        "acme",
+        "--max-requests",
+        "3",
+        "--priorities",
+        "-1",
+        "8",
+        "--weight",
+        "2.5",
+    ]
     assert main(["keys", "new", *chosen]) == 0
     captured = capsys.readouterr()
     key = captured.err.strip()
@@ -22,7 +32,7 @@ def test_the_service_knows_the_key_by_its_record(
     ring = KeyRing(flag="--api-keys-file", path=str(tmp_path / "keys.jsonl"))
     ring.load()
     caller = ring.caller([("authorization", f"Bearer {key}")])
-    assert (caller.tenant, caller.max_requests) == ("acme", 3)
+    assert (caller.tenant, caller.max_requests, caller.weight) == ("acme", 3, 2.5)
     assert (caller.most_urgent, caller.least_urgent) == (-1, 8)
     with pytest.raises(Unauthenticated):
         ring.caller([("authorization", f"Bearer {json.loads(captured.out)['sha256']}")])
@@ -50,6 +60,8 @@ def test_a_key_goes_into_a_new_file_of_its_owner(
         (["--tenant", "a b"], "--tenant"),
         (["--tenant", "a", "--max-requests", "-1"], "--max-requests"),
         (["--tenant", "a", "--priorities", "3", "2"], "--priorities"),
+        (["--tenant", "a", "--weight", "0"], "--weight"),
+        (["--tenant", "a", "--weight", "nan"], "--weight"),
     ],
 )
 def test_a_wrong_flag_is_named_and_no_key_made(

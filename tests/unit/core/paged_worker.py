@@ -5,6 +5,7 @@ the history that it finds through the slot's block table. So whatever goes wrong
 positions or tokens changes the output. It is strict: a plan against the step protocol raises.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +61,7 @@ class PagedWorker:
         self.cells: dict[tuple[int, int], int] = {}  # (block, offset) -> token id
         self.generations: dict[int, int] = {}
         self.last_step = 0
+        self.num_computed: Counter[int] = Counter()  # tokens, by the seed of who they are for
         self.failing_seeds: set[int] = set()  # rows of these samplings have no logits
 
     def begin_epoch(self) -> None:
@@ -150,6 +152,7 @@ class PagedWorker:
             require(position < self.limits.max_model_len, "positions stay below the model's limit")
             require(position // size < len(slot.table), "positions have blocks")
             self.cells[slot.table[position // size], position % size] = token
+        self.num_computed[slot.start.sampling.seed] += len(tokens)
         slot.is_placed = True
         slot.next_position = start + len(tokens)
 

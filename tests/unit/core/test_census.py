@@ -1,6 +1,9 @@
 """Who is before a new request, by class and fair turns."""
 
+import pytest
+
 from scheduler_svc.core.census import Ahead
+from scheduler_svc.core.refusals import QueueFull
 from tests.unit.core.replica import Replica, limits, prompt_of
 
 
@@ -22,6 +25,28 @@ def test_of_another_tenant_as_many_are_before_it_as_take_turns_with_its_own() ->
     replica.add(prompt_of(4), tenant="steady")
     assert ahead(replica, "steady") == Ahead(3, 16)
     assert ahead(replica, "new") == Ahead(2, 10)
+
+
+def test_a_tenant_of_more_weight_has_more_turns() -> None:
+    replica = Replica()
+    for _ in range(10):
+        replica.add(prompt_of(6), tenant="heavy", tenant_weight=3.0)
+    census = replica.core._lifecycle.room.census
+    assert census.ahead_of("new", 0) == Ahead(3, 18)
+    assert census.ahead_of("new", 0, weight=3.0) == Ahead(1, 6)
+
+
+def test_a_full_queue_has_room_by_weight() -> None:
+    replica = Replica(max_queue_requests=12)
+    for _ in range(8):
+        replica.add(tenant="light")
+    heavy = {"tenant": "heavy", "tenant_weight": 3.0}
+    for _ in range(9):
+        replica.add(**heavy)
+    with pytest.raises(QueueFull):
+        replica.submit(replica.new(**heavy))
+    with pytest.raises(QueueFull):
+        replica.submit(replica.new(tenant="light"))
 
 
 def test_more_urgent_classes_are_before_it_as_a_whole_and_patient_ones_not_at_all() -> None:

@@ -1,7 +1,9 @@
 """Who gets how much of a step."""
 
+from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,6 +164,41 @@ def test_equal_tenants_get_equal_shares() -> None:
         served = [sum(len(replica.tokens(new)) for new in requests) for requests in (flood, quiet)]
         assert abs(served[0] - served[1]) <= 2 * (8 + 8)
     assert len([new for new in flood if replica.tokens(new)]) <= 22
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 1.0), (1.0, 5.0), (0.25, 1.0)])
+def test_flooding_tenants_are_served_by_weight(weights: tuple[float, float], seed: int) -> None:
+    """SCH-03: while both wait, tokens by weight differ by what can run at once, and no more."""
+    random = Random(seed)
+    num_seqs, longest = random.randint(1, 4), 24
+    replica = Replica(
+        limits(max_num_seqs=num_seqs, max_num_batched_tokens=random.choice([6, 32])),
+        use_prefix_cache=False,
+        max_queue_requests=10_000,
+    )
+    bound = num_seqs * longest / min(weights)
+    owner_of: dict[int, int] = {}  # tenant by number, which is the seed as well
+    for count in range(2 * 60):
+        tenant = count % 2
+        new = replica.add(
+            prompt_of(random.randint(1, longest // 2)),
+            tenant="ab"[tenant],
+            tenant_weight=weights[tenant],
+            max_tokens=random.randint(1, longest // 2),
+        )
+        owner_of[new.number] = tenant
+    served = [0.0, 0.0]
+    while True:
+        replica.step()
+        num_begun = Counter(owner_of[start.number] for start in replica.starts)
+        if max(num_begun.values()) == 60:
+            break  # one of them waits no more
+        served = [0.0, 0.0]
+        for number, num_tokens in replica.worker.num_computed.items():
+            served[owner_of[number]] += num_tokens / weights[owner_of[number]]
+        assert abs(served[0] - served[1]) <= bound
+    assert min(served) > bound, "the bound was put to a test"
 
 
 def test_requests_without_a_chance_are_dropped_from_the_queue() -> None:

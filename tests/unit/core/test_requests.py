@@ -159,14 +159,24 @@ def test_an_empty_queue_takes_any_prompt() -> None:
 
 
 def test_a_tenant_has_its_limit() -> None:
-    replica = Replica(max_tenant_requests=2)
+    replica = Replica()
+    limited = {"tenant": "busy", "tenant_max_requests": 2}
     for _ in range(2):
-        replica.add(tenant="busy")
+        replica.add(**limited)
     with pytest.raises(TenantLimit):
-        replica.submit(replica.new(tenant="busy"))
-    replica.add(tenant="other")
+        replica.submit(replica.new(**limited))
+    replica.add(tenant="other", tenant_max_requests=2)
     replica.run()
-    replica.add(tenant="busy")
+    replica.add(**limited)
+
+
+def test_a_resumed_request_meets_twice_the_tenants_limit() -> None:
+    replica = Replica()
+    limited = {"tenant_max_requests": 1, "resume": (resumed(),)}
+    for _ in range(2):
+        replica.add(**limited)
+    with pytest.raises(TenantLimit):
+        replica.submit(replica.new(**limited))
 
 
 def test_a_deadline_that_cannot_be_met_is_refused() -> None:
@@ -236,10 +246,10 @@ def test_without_workers_new_requests_are_refused() -> None:
 
 
 def test_what_was_accepted_before_meets_no_limit() -> None:
-    replica = Replica(max_queue_requests=1, max_tenant_requests=1)
-    replica.add()
+    replica = Replica(max_queue_requests=1)
+    replica.add(tenant_max_requests=1)
     replica.core.refuse_new(draining=True, no_workers=True)
-    new = replica.add(was_accepted=True, deadline=replica.now + 100.0)
+    new = replica.add(was_accepted=True, tenant_max_requests=1, deadline=replica.now + 100.0)
     replica.run()
     assert len(replica.tokens(new)) == 8
 

@@ -12,6 +12,17 @@ def test_rows_are_charged_one_token_each() -> None:
     assert (shares.served(first), shares.served(second)) == (2.0, 1.0)
 
 
+def test_a_token_costs_one_by_the_weight() -> None:
+    shares = TenantShares()
+    light, heavy = shares.enter("light"), shares.enter("heavy", weight=4.0)
+    shares.charge(heavy, 8)
+    shares.charge_rows(np.array([light, heavy, heavy], np.int32))
+    assert (shares.served(light), shares.served(heavy)) == (1.0, 2.5)
+    shares.enter("heavy", weight=1.0)
+    shares.charge(heavy, 1)
+    assert shares.served(heavy) == 3.5, "the newest weight holds"
+
+
 def test_a_new_tenant_starts_at_the_lowest_active_counter() -> None:
     shares = TenantShares()
     busy = shares.enter("busy")

@@ -143,6 +143,8 @@ def test_submit_becomes_a_request_on_the_cores_clock() -> None:
         age_ms=750,
         skip_cache_read=True,
         num_core_deaths=1,
+        tenant_weight=2.5,
+        tenant_max_requests=7,
         resume=[
             engine.ResumedSequence(
                 tokens=np.array([4, 5], "<i4").tobytes(),
@@ -154,6 +156,7 @@ def test_submit_becomes_a_request_on_the_cores_clock() -> None:
     )
     request = decode_submit(submit, owner=3, now=100.0)
     assert (request.owner, request.number, request.tenant) == (3, 5, "t")
+    assert (request.tenant_weight, request.tenant_max_requests) == (2.5, 7)
     assert request.prompt.tolist() == [1, 2, 3]
     assert (request.deadline, request.time_limit_at) == (101.5, 100.25)
     assert (request.keep_for_s, request.submitted_at) == (4.0, 99.25)
@@ -170,6 +173,7 @@ def test_absent_times_and_bounds_are_none() -> None:
     submit.max_tokens = 0
     request = decode_submit(submit, owner=1, now=0.0)
     assert request.max_tokens is None
+    assert request.tenant_weight == 1.0
     assert request.deadline is None
     assert request.time_limit_at is None
     assert request.resume[0].reason is None
@@ -188,6 +192,8 @@ def test_attached_request_can_be_submitted_again_as_it_was() -> None:
         keep_for_ms=4000,
         skip_cache_store=True,
         num_core_deaths=2,
+        tenant_weight=0.5,
+        tenant_max_requests=3,
     )
     request = decode_submit(submit, owner=3, now=100.0)
     end = OutputEnd(

@@ -44,7 +44,11 @@ def bearer(key: str) -> list[tuple[str, str]]:
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Path:
     path = tmp_path / "keys.jsonl"
-    lines = ["# who may call", record(ACME, "acme", max_requests=2, priorities=[0, 8]), ""]
+    lines = [
+        "# who may call",
+        record(ACME, "acme", max_requests=2, priorities=[0, 8], weight=2),
+        "",
+    ]
     path.write_text("\n".join([*lines, record(OTHER, "other")]))
     return path
 
@@ -150,6 +154,8 @@ async def test_a_priority_is_kept_within_the_keys_bounds(guarded: Service) -> No
 async def test_a_tenant_has_at_most_its_number_of_open_requests(guarded: Service) -> None:
     first, second = (Reader(guarded.stub, generation(), metadata=bearer(ACME)) for _ in range(2))
     submits = [await guarded.core.expect("submit") for _ in range(2)]
+    limits = [(submit.tenant_weight, submit.tenant_max_requests) for submit in submits]
+    assert limits == [(2.0, 2), (2.0, 2)], "the core keeps to them as well"
     refusal = await refusal_of(
         Reader(guarded.stub, generation(request_id="third"), metadata=bearer(ACME))
     )
@@ -228,7 +234,13 @@ GOOD = "0" * 64
         (record("k", "a", priorities=[8, 0]), "priorities must be"),
         (record("k", "a", priorities=[True, 8]), "priorities must be"),
         (record("k", "a", max_requests=-1), "max_requests must be"),
-        (record("k", "a", weight=2), "1 of its fields are none of tenant, sha256"),
+        (record("k", "a", wait=2), "1 of its fields are none of tenant, sha256"),
+        (record("k", "b", weight=0), "weight must be a number from 0.01 to 100"),
+        (record("k", "b", weight=101), "weight must be a number"),
+        (record("k", "b", weight=True), "weight must be a number"),
+        (record("k", "b", weight="2"), "weight must be a number"),
+        (record("k", "b").replace("}", ', "weight": NaN}'), "weight must be a number"),
+        (record("k", "a", weight=2), "weight must be the same in all records of a tenant"),
         (record("first", "b"), "sha256 is that of an earlier line"),
     ],
 )
