@@ -3,7 +3,7 @@ exposed.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.core.counts import Counts
@@ -33,6 +33,7 @@ class CoreReadings:
         self._gauges = {name: Gauge(name) for name in _GAUGES}
         self._totals = {name: Counter(name) for name in _TOTALS}
         self._recoveries = Counter("recoveries")
+        self._recovery_seconds = Histogram("recovery_seconds")
         self._worker_up = Gauge("worker_up")
         self._cache_config = Gauge("cache_config_info")
         self._step_seconds = Histogram("step_seconds")
@@ -57,6 +58,11 @@ class CoreReadings:
     def note_recovery(self, cause: str) -> None:
         """An epoch ended."""
         self._recoveries.add(1, cause)
+
+    def note_recovered(self, parts: Mapping[str, float]) -> None:
+        """Streams that waited for workers go on, after these seconds."""
+        for part, seconds in parts.items():
+            self._recovery_seconds.observe(seconds, part)
 
     def note_limits(self, limits: WorkerLimits) -> None:
         """An epoch began."""
@@ -103,6 +109,7 @@ class CoreReadings:
                 *self._totals.values(),
                 self.rejections,
                 self._recoveries,
+                self._recovery_seconds,
                 self._worker_up,
                 self._cache_config,
                 self._step_seconds,

@@ -4,6 +4,8 @@ and no socket.
 Requests live by the real clock (`now`), workers are judged by the patient one (`patient`).
 """
 
+import logging
+
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.news import StepNews
@@ -11,9 +13,12 @@ from scheduler_svc.core.plan import BadResult, StepResult
 from scheduler_svc.engine.core_readings import CoreReadings
 from scheduler_svc.engine.instant import Instant
 from scheduler_svc.engine.pacing import Pacer
+from scheduler_svc.engine.recovery import Recovery, Return
 from scheduler_svc.engine.step_codec import encode_plan
 from scheduler_svc.engine.worker_events import EpochBegun, EpochEnded, StepDone
 from scheduler_svc.engine.worker_link import WorkerLink
+
+_LOG = logging.getLogger(__name__)
 
 # a poll's resolution: better early by this much than late
 PLAN_SLACK_S = 0.001
@@ -29,6 +34,7 @@ class Steps:
         self._workers = workers
         self._pacer = pacer
         self._readings = readings
+        self._recovery = Recovery()
         self._num_ranks = 0
         self._is_worth_planning = False
         self._had_work = False
@@ -111,6 +117,8 @@ class Steps:
             return self.settle(at)
         self._readings.note_step(self._pacer.complete(at.patient))
         self.moved_at = at.now
+        if len(news.rows.tokens):
+            self._note_recovered(self._recovery.moved(at.patient))
         return [news]
 
     def _begin_epoch(self, event: EpochBegun, at: Instant) -> None:
@@ -118,6 +126,9 @@ class Steps:
         self.epoch_left_at = None
         self.num_epochs_begun += 1
         self.moved_at = at.now
+        self._recovery.returned(
+            Return(named_at=event.named_at, welcomed_at=event.welcomed_at, ready_at=at.patient)
+        )
         self._num_ranks = event.world_size
         self._readings.note_ranks(self._num_ranks, are_up=True)
         self._readings.note_limits(event.limits)
@@ -125,10 +136,18 @@ class Steps:
 
     def _leave_epoch(self, event: EpochEnded, at: Instant) -> None:
         self.epoch_left_at = at.now
+        if self._core.has_work:
+            self._recovery.lost(at.patient)
         self._pacer.forget_steps()
         self._core.leave_epoch(at.now, was_fatal=event.was_fatal)
         self._readings.note_ranks(self._num_ranks, are_up=False)
         self._readings.note_recovery(event.cause)
+
+    def _note_recovered(self, parts: dict[str, float] | None) -> None:
+        if parts is not None:
+            shown = ", ".join(f"{part} {seconds:.3f} s" for part, seconds in parts.items())
+            _LOG.info("streams go on: %s", shown)
+            self._readings.note_recovered(parts)
 
     def _note_work(self, now: float) -> None:
         has_work = self._core.has_work

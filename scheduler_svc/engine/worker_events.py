@@ -13,6 +13,8 @@ class EpochBegun:
     limits: WorkerLimits
     model_digest: bytes
     world_size: int
+    named_at: float  # when the workers' supervisor first named the group
+    welcomed_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,8 @@ class WorkerLink:
         self._gathering = Gathering(sender, limit_s=settings.handshake_limit_s)
         self._busy = BusyRanks()
         self._running_group = 0
+        self._named_at = 0.0
+        self._welcomed_at = 0.0
         self._group: RankGroup | None = None  # that was welcomed
         self._epoch = step.Epoch()
         self._num_epochs = 0
@@ -118,6 +120,7 @@ class WorkerLink:
         running = state.group_incarnation
         if running != self._running_group:
             self._running_group = running
+            self._named_at = now
             self._busy.forget_all()
         if self._group is not None and self._group.incarnation != running:
             reason = state.last_death or "the rank group is gone"
@@ -206,6 +209,7 @@ class WorkerLink:
         )
         self._group, self._has_begun = group, False
         self._ready_ranks, self._next_result = set(), 1
+        self._welcomed_at = now
         group.deadline = now + self._settings.handshake_limit_s
         limits = group.limits()
         num_ids = self._settings.num_tokenizer_ids or limits.vocab_size
@@ -237,7 +241,13 @@ class WorkerLink:
         )
         digest = group.seats[0].hello.model_digest
         self._events.append(
-            EpochBegun(limits=limits, model_digest=digest, world_size=group.world_size)
+            EpochBegun(
+                limits=limits,
+                model_digest=digest,
+                world_size=group.world_size,
+                named_at=self._named_at,
+                welcomed_at=self._welcomed_at,
+            )
         )
 
     def _receive_fatal(self, identity: bytes, fatal: step.Fatal, now: float) -> None:

@@ -17,6 +17,7 @@ import zmq
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.control.silence import PatientClock
 from scheduler_svc.frontend.connection import ConnectionBroken, EngineConnection
+from scheduler_svc.frontend.core_outage import CoreOutage
 from scheduler_svc.frontend.ledger import RequestLedger
 from scheduler_svc.frontend.output_record import TokensMissing
 from scheduler_svc.frontend.patience import CorePatience
@@ -41,6 +42,7 @@ class EngineLink:
         incarnation: int,
         ledger: RequestLedger,
         patience: CorePatience,
+        outage: CoreOutage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
@@ -50,6 +52,8 @@ class EngineLink:
         )
         self._ledger = ledger
         self._patience = patience
+        self._outage = outage
+        self._clock = clock
         self._patient_clock = PatientClock(clock)
         self._connection: EngineConnection | None = None
         self._descriptor = -1
@@ -115,6 +119,7 @@ class EngineLink:
         _LOG.log(level, "connecting to the core again: %s", why)
         if self._is_greeted:
             self._patience.core_lost()
+            self._outage.lost(self._clock(), num_streams=sum(1 for _ in self._ledger.live()))
         self._disconnect()
         self._connect()
 
@@ -148,6 +153,8 @@ class EngineLink:
                 return True
             self._heard_at = self._spoke_at = self._patient_clock()
             self._pass_on(message, connection)
+            if message.deliver.tokens:
+                self._outage.moved(self._clock())
         return False
 
     # --- messages ---
@@ -178,6 +185,7 @@ class EngineLink:
             raise ConnectionBroken("another core answers")
         self.status = engine.CoreStatus()
         self.status.CopyFrom(status)
+        self._outage.told(self._clock(), computes=status.is_accepting)
         connection.send_beat()
         if not self._is_greeted:
             self._is_greeted = True

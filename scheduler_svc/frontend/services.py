@@ -19,6 +19,7 @@ from scheduler_svc.config import ServiceConfig
 from scheduler_svc.frontend.answers import Answers
 from scheduler_svc.frontend.callers import Callers
 from scheduler_svc.frontend.calls import Calls
+from scheduler_svc.frontend.core_outage import CoreOutage
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.errors import Unavailable
 from scheduler_svc.frontend.estimates import Estimates
@@ -34,8 +35,8 @@ from scheduler_svc.frontend.prompt import PromptEncoder
 from scheduler_svc.frontend.server import listen, make_server
 from scheduler_svc.frontend.servicer import InferenceServicer
 from scheduler_svc.frontend.serving import Serving
-from scheduler_svc.frontend.texts import Texts
 from scheduler_svc.frontend.span import CallTracer
+from scheduler_svc.frontend.texts import Texts
 from scheduler_svc.frontend.traffic import Traffic
 from scheduler_svc.security.guard import KeyGuard
 from scheduler_svc.security.keys import key_ring
@@ -62,8 +63,8 @@ class FrontendServices:
         name: str,
         incarnation: int,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
         tracer: CallTracer | None = None,
+    ) -> None:
         self._config = config
         self._model = model
         self._keys = key_ring(flag="--api-keys-file", path=config.api_keys_file)
@@ -80,6 +81,7 @@ class FrontendServices:
             patience=CorePatience(
                 self.ledger, restart_grace_s=config.core_restart_grace, clock=clock
             ),
+            outage=CoreOutage(self.traffic.recovered),
             clock=clock,
         )
         self.serving = Serving(self.link, withdrawal_window_s=config.withdrawal_window, clock=clock)

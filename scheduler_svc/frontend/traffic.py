@@ -26,6 +26,7 @@ class Traffic:
         self._aborted = Counter("requests_aborted")
         self._rejected = Counter("requests_rejected")
         self._stalls = Counter("stream_stalls")
+        self._recovery = Histogram("recovery_seconds")
 
     def call_started(self, method: str) -> None:
         """A call arrived."""
@@ -69,6 +70,10 @@ class Traffic:
         """A stream stood still: `service` made nothing, or `client` read nothing."""
         self._stalls.add(1, side)
 
+    def recovered(self, part: str, seconds: float) -> None:
+        """Streams that waited for a core go on; one part of how long that took."""
+        self._recovery.observe(seconds, part)
+
     def refused(self, reason: str) -> None:
         """A request was refused here; the core counts its own refusals."""
         self._rejected.add(1, reason)
@@ -85,5 +90,6 @@ class Traffic:
             *(self._started, self._handled),
             *(self._first_token, self._prefill, self._token_gap, self._decode, self._whole),
             *(self._finished, self._aborted, self._rejected, self._stalls),
+            self._recovery,
         )
         return render_all(metrics)

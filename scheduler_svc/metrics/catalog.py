@@ -82,6 +82,15 @@ CATALOG: dict[str, MetricSpec] = {
     "steps_done": MetricSpec("gauge", "Steps completed in this epoch"),
     "epoch": MetricSpec("gauge", "Epochs begun by this core"),
     "recoveries": MetricSpec("counter", "Epochs that ended, by cause", ("cause",)),
+    "recovery_seconds": MetricSpec(
+        "histogram",
+        "Time of a recovery with streams that waited, by part: workers_respawn (an epoch's end to "
+        "the next rank group), workers_load (to all Hellos), workers_prepare (Welcome to Ready), "
+        "workers_first_token (Ready to the next token), core_return (the core lost to one that "
+        "computes), core_first_token (from there to the next token)",
+        ("part",),
+        _REQUEST_SECONDS,
+    ),
     "worker_up": MetricSpec("gauge", "1 while the rank takes part in an epoch", ("rank",)),
     # --- frontends ---
     "grpc_server_started": MetricSpec(

@@ -12,6 +12,7 @@ import zmq
 
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.frontend.connection import EngineConnection
+from scheduler_svc.frontend.core_outage import CoreOutage
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.ledger import RequestLedger
 from scheduler_svc.frontend.patience import CorePatience
@@ -84,6 +85,7 @@ async def test_a_message_that_comes_while_the_link_looks_at_its_socket_is_heard_
         incarnation=1,
         ledger=cast(RequestLedger, listener),
         patience=cast(CorePatience, listener),
+        outage=CoreOutage(lambda *_: None),
     )
     look = vars(EngineConnection)["is_writable"].fget
     is_armed = False
