@@ -10,7 +10,7 @@ Every block but 0 is in one of four states, and the counts of all four sum to th
 Cached and free blocks can be handed out: the free list, in order of last use, is the cache.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from scheduler_svc.core.prefix_cache import Link, PrefixCache
@@ -29,11 +29,14 @@ class BlockPool:
         # A stack; block 1 on top, for the eye. Block 0 is the worker's trash block.
         self._free = list(range(num_blocks - 1, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
+        # What was cached when the cache was flushed; free blocks, too many to move them at once.
+        self._flushed: deque[OrderedDict[int, None]] = deque()
+        self._num_flushed = 0
 
     @property
     def num_free(self) -> int:
         """Blocks without content of worth."""
-        return len(self._free)
+        return len(self._free) + self._num_flushed
 
     @property
     def num_cached(self) -> int:
@@ -43,7 +46,7 @@ class BlockPool:
     @property
     def num_available(self) -> int:
         """Blocks that `take` can hand out now."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + self._num_flushed + len(self._cached)
 
     def take(self, count: int) -> list[int] | None:
         """Hands out blocks to one holder, all or none; None means not now."""
@@ -54,9 +57,7 @@ class BlockPool:
         del self._free[split:]
         taken.reverse()
         for _ in range(count - len(taken)):
-            block, _ = self._cached.popitem(last=False)
-            self.cache.forget(block)
-            taken.append(block)
+            taken.append(self._take_oldest())
         for block in taken:
             self._holders[block] = 1
         self.num_in_use += count
@@ -122,10 +123,22 @@ class BlockPool:
 
     def flush(self) -> None:
         """Makes every block unfindable."""
-        for block in range(1, self.num_blocks + 1):
-            self.cache.forget(block)
-        self._free.extend(self._cached)
-        self._cached.clear()
+        self.cache.flush()
+        if self._cached:
+            self._num_flushed += len(self._cached)
+            self._flushed.append(self._cached)
+            self._cached = OrderedDict()
+
+    def _take_oldest(self) -> int:
+        """Takes a flushed block, or else the cached one that was used longest ago."""
+        pile = self._flushed[0] if self._flushed else self._cached
+        block, _ = pile.popitem(last=False)
+        self.cache.forget(block)
+        if self._flushed:
+            self._num_flushed -= 1
+            if not pile:
+                self._flushed.popleft()
+        return block
 
     def _put_back(self, block: int) -> None:
         if self.cache.is_findable(block):
@@ -140,8 +153,10 @@ class BlockPool:
 
     def check(self) -> None:
         """Raises AssertionError unless every block is in exactly one state; slow, for tests."""
-        free, cached = set(self._free), set(self._cached)
-        assert len(free) == len(self._free), "a block is free twice"
+        flushed = [block for pile in self._flushed for block in pile]
+        free, cached = {*self._free, *flushed}, set(self._cached)
+        assert self._num_flushed == len(flushed), "flushed blocks are miscounted"
+        assert len(free) == self.num_free, "a block is free twice"
         assert not free & cached, "a block is free and cached"
         for block in range(1, self.num_blocks + 1):
             held, fenced = self._holders[block] > 0, self._fences[block] > 0
@@ -150,5 +165,7 @@ class BlockPool:
             assert block not in cached or self.cache.is_findable(block), f"block {block}"
         in_use = sum(count > 0 for count in self._holders)
         assert self.num_in_use == in_use, "blocks in use are miscounted"
+        findable = sum(self.cache.is_findable(block) for block in range(1, self.num_blocks + 1))
+        assert findable == len(self.cache), "findable blocks are miscounted"
         total = self.num_in_use + self.num_fenced + self.num_cached + self.num_free
         assert total == self.num_blocks, "block states do not sum to the total"

@@ -54,14 +54,19 @@ class PrefixCache:
         self._block_by_key: dict[bytes, int] = {}
         self._publications: list[_Publication | None] = [None] * num_blocks
         self._last_serial = 0
+        # Publications before this one are flushed: they stay until their block or key is met, so
+        # that a flush takes no longer for a million blocks than for one.
+        self._first_serial = 1
+        self._num_findable = 0
 
     def __len__(self) -> int:
         """Blocks that can be found."""
-        return len(self._block_by_key)
+        return self._num_findable
 
     def is_findable(self, block: int) -> bool:
         """Whether some chain of tokens leads to this block."""
-        return self._publications[block] is not None
+        publication = self._publications[block]
+        return publication is not None and publication.serial >= self._first_serial
 
     def root(self, salt: str) -> Link:
         """Where the chains of a tenant begin."""
@@ -71,6 +76,7 @@ class PrefixCache:
         """The longest chain of at most `max_blocks` blocks that holds the tokens' beginning."""
         size, digest = self._block_bytes, self._digest
         block_by_key, publications = self._block_by_key, self._publications
+        first_serial = self._first_serial
         blocks: list[int] = []
         key, identity = root.key, root.identity
         for start in range(0, min(max_blocks * size, len(tokens) - size + 1), size):
@@ -80,7 +86,7 @@ class PrefixCache:
             found = None if block is None else publications[block]
             if block is None or found is None:
                 break
-            if found.parent != identity or found.tokens != piece:
+            if found.parent != identity or found.tokens != piece or found.serial < first_serial:
                 break
             blocks.append(block)
             key, identity = next_key, found.serial
@@ -94,18 +100,23 @@ class PrefixCache:
         block holds the same content already, that one stays findable and this one private.
         """
         key = self._digest(parent.key + tokens)
+        assert not self.is_findable(block), f"block {block} is published already"
+        displaced = None
         standing = self._block_by_key.get(key)
         if standing is not None:
             found = self._publications[standing]
             assert found is not None
-            if found.parent == parent.identity and found.tokens == tokens:
-                return Link(key, found.serial), None
+            if self.is_findable(standing):
+                if found.parent == parent.identity and found.tokens == tokens:
+                    return Link(key, found.serial), None
+                displaced = standing
             self.forget(standing)
-        assert self._publications[block] is None, f"block {block} is published already"
+        self.forget(block)  # what it held before a flush
         self._last_serial += 1
+        self._num_findable += 1
         self._block_by_key[key] = block
         self._publications[block] = _Publication(key, self._last_serial, parent.identity, tokens)
-        return Link(key, self._last_serial), standing
+        return Link(key, self._last_serial), displaced
 
     def forget(self, block: int) -> None:
         """Makes a block unfindable; does nothing if it is already."""
@@ -113,3 +124,9 @@ class PrefixCache:
         if publication is not None:
             del self._block_by_key[publication.key]
             self._publications[block] = None
+            self._num_findable -= publication.serial >= self._first_serial
+
+    def flush(self) -> None:
+        """Makes every block unfindable."""
+        self._first_serial = self._last_serial + 1
+        self._num_findable = 0

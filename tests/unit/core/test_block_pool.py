@@ -159,6 +159,28 @@ def test_flush_empties_the_cache_and_leaves_holders_alone() -> None:
     pool.flush()
     assert (pool.num_in_use, pool.num_cached, pool.num_free) == (2, 0, 6)
     assert len(pool.cache) == 0
+    assert find(pool, 10, 2) == find(pool, 20, 3) == []
+    pool.check()
+
+
+def test_flushed_blocks_are_handed_out_before_cached_ones_and_cached_anew() -> None:
+    pool = new_pool(num_blocks=6)
+    for first in (10, 20):
+        blocks = take(pool, 2)
+        publish(pool, blocks, first)
+        pool.release(blocks, fence=False)
+        if first == 10:
+            pool.flush()
+    assert (pool.num_free, pool.num_cached) == (3, 2)
+    blocks = take(pool, 3)
+    assert len(find(pool, 20, 2)) == 2
+    publish(pool, blocks, 10)
+    assert find(pool, 10, 3) == blocks
+    pool.release(blocks, fence=False)
+    pool.check()
+    pool.flush()
+    pool.flush()
+    assert len(take(pool, 5)) == 5
     pool.check()
 
 
@@ -188,6 +210,11 @@ class NaivePool:
             self.num_published += 1
             publish(self.pool, blocks, self.random.choice([10, 100 * self.num_published]))
 
+    def flush(self) -> None:
+        self.pool.flush()
+        assert len(self.pool.cache) == 0
+        assert find(self.pool, 10, 3) == []
+
     def match(self) -> None:
         blocks = find(self.pool, 10, 3)
         if blocks:
@@ -216,7 +243,8 @@ class NaivePool:
 def test_blocks_are_never_lost_nor_owned_twice(random: Random, num_blocks: int) -> None:
     """PC-04, PC-10: against a naive model of holders, whatever the order of events."""
     naive = NaivePool(random, num_blocks)
-    happenings = [naive.take, naive.publish, naive.match, naive.release, naive.lift]
+    happenings = [naive.take, naive.publish, naive.match, naive.release, naive.lift] * 3
+    happenings.append(naive.flush)
     for _ in range(60):
         random.choice(happenings)()
         naive.check()
