@@ -9,8 +9,9 @@ One budget of tokens is shared out in this order:
    waits. Long ones bring the step to the budget's lower limit only.
 
 A waiting sequence that does not fit now, for lack of blocks or of budget, is passed by at most so
-many others; after that nobody passes it. Matching the prefix, reserving blocks and sizing the chunk
-are one decision.
+many others; after that nobody passes it. And no tenant passes another's sequence that has been
+served a whole sequence's tokens more than the other. Matching the prefix, reserving blocks and
+sizing the chunk are one decision.
 """
 
 from contextlib import closing
@@ -73,6 +74,8 @@ class Admission:
         batch = draft.epoch.batch
         with closing(self._lifecycle.room.queue.walk()) as candidates:
             for sequence in candidates:
+                if self._leads_too_far(draft.epoch, sequence, passed):
+                    break
                 left = allowance.num_left
                 match = self._consider(draft.epoch, sequence, left)
                 if self._is_late(draft.epoch, sequence, now):
@@ -94,6 +97,15 @@ class Admission:
     def _may_be_passed(self, sequence: Sequence) -> bool:
         return sequence.num_times_passed < self._policy.max_times_passed
 
+    def _leads_too_far(self, epoch: Epoch, sequence: Sequence, passed: list[Sequence]) -> bool:
+        """Whether its tenant has been served so much that it may not pass these."""
+        if not passed:
+            return False
+        shares = self._lifecycle.shares
+        least = min(shares.served(each.request.tenant_index) for each in passed)
+        lead = shares.served(sequence.request.tenant_index) - least
+        return lead > epoch.limits.max_sequence_tokens
+
     def _start_long(
         self, draft: Draft, passed: list[Sequence], allowance: Allowance, now: float
     ) -> None:
@@ -101,6 +113,8 @@ class Admission:
         for index, sequence in enumerate(passed):
             most = allowance.num_left_for(sequence.num_stored)
             if not (most and draft.epoch.batch.num_free_slots):
+                return
+            if self._leads_too_far(draft.epoch, sequence, passed[:index]):
                 return
             match = self._consider(draft.epoch, sequence, None)
             if match is not None:

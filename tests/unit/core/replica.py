@@ -18,6 +18,7 @@ from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.core.request import EndReason, NewRequest, SamplingParams
 from scheduler_svc.core.sequence import Phase
 from tests.unit.core.paged_worker import PagedWorker, next_token
+from tests.unit.core.referee import Referee
 
 OWNER = 1
 VOCAB_SIZE = 50_000
@@ -79,8 +80,10 @@ class Replica:
         *,
         digest: Callable[[bytes], bytes] = xxh3_128_digest,
         settles: bool = True,
+        weights: dict[str, float] | None = None,
         **policy: Any,
     ) -> None:
+        """With the tenants' weights, a referee watches the order of starts."""
         self.now = 100.0
         self.settles = settles
         self.core = Core(Policy(**policy), cache_root=b"root", digest=digest)
@@ -94,6 +97,7 @@ class Replica:
         # Slots and blocks that each step in flight may touch.
         self.touched: deque[tuple[set[int], set[int]]] = deque()
         self.num_submitted = 0
+        self.referee = Referee(self.core, self.worker, weights) if weights else None
         self.core.start_epoch(self.limits, self.now)
 
     # --- intake ---
@@ -143,6 +147,7 @@ class Replica:
         """Plans a step if the core can, and lets the worker run it; the result waits."""
         if not self.core.can_plan:
             return None
+        before = self.referee.look(self.now) if self.referee else None
         plan = self.core.plan(self.now)
         if plan is not None:
             self.plans.append(plan)
@@ -150,6 +155,8 @@ class Replica:
             slots = set(plan.slots.tolist())
             blocks = {block for slot in slots for block in self.worker.slots[slot].table}
             self.touched.append((slots, blocks))
+        if self.referee and before:
+            self.referee.judge(before, self.now)
         self.check()
         return plan
 

@@ -85,11 +85,12 @@ class World:
             "ageing_s": pick([0.05, 30.0]),
             "digest": pick([xxh3_128_digest, xxh3_128_digest, cut_digest]),
         }
+        self.weights = {"a": 1.0, "b": pick([0.5, 1.0, 1.0, 4.0])}
         self.tracked: list[Tracked] = []
         self.number = 0
         self.owner = 1
         self.num_hidden = 0
-        self.replica = Replica(self.limits, **self.policy)
+        self.replica = Replica(self.limits, weights=self.weights, **self.policy)
         self.hide_blocks()
 
     def drive(self, num_transitions: int) -> None:
@@ -134,12 +135,14 @@ class World:
     def submit(self) -> None:
         random, pick = self.random, self.random.choice
         number = self.next_number()
+        tenant = pick(["a", "b"])
         new = self.replica.new(
             prompt_of(random.randint(1, 24), first=random.randint(0, 2)) % VOCAB_SIZE,
             owner=self.owner,
             number=number,
             request_id=f"request-{number}",
-            tenant=pick(["a", "b"]),
+            tenant=tenant,
+            tenant_weight=self.weights[tenant],
             num_outputs=pick([1, 1, 1, 2, 3]),
             max_tokens=pick([None, 1, 3, 9]),
             eos_token_ids=pick([(), (3,), (3, 5)]),
@@ -398,7 +401,7 @@ class World:
         """A new core: owners submit again, with what they have received."""
         self.note_seen()
         old = self.replica
-        self.replica = Replica(self.limits, **self.policy)
+        self.replica = Replica(self.limits, weights=self.weights, **self.policy)
         self.replica.now = old.now
         self.replica.num_submitted = old.num_submitted
         self.replica.worker.failing_seeds = old.worker.failing_seeds
