@@ -6,7 +6,7 @@ Read once from the model folder. Knows nothing of weights or requests.
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler_svc.frontend.text.chat import ChatTemplate
+from scheduler_svc.frontend.text.chat_renderer import ChatRenderer
 from scheduler_svc.frontend.text.checkpoint_json import read_object
 from scheduler_svc.frontend.text.errors import TokenizerFileInvalid
 from scheduler_svc.frontend.text.tokenizer import Tokenizer
@@ -34,7 +34,7 @@ class ServedModel:
     name: str
     architecture: str
     tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
+    chat_template: ChatRenderer | None
     vocab_size: int
     max_positions: int
     default_sampling: DefaultSampling
@@ -51,7 +51,7 @@ def load_served_model(model_dir: Path, *, name: str) -> ServedModel:
         name=name,
         architecture=listed or "",
         tokenizer=tokenizer,
-        chat_template=ChatTemplate.load(model_dir, special_tokens=tokenizer.special_tokens),
+        chat_template=ChatRenderer.load(model_dir, special_tokens=tokenizer.special_tokens),
         vocab_size=_count(path, config.get("vocab_size"), key="vocab_size"),
         max_positions=_count(
             path, config.get("max_position_embeddings"), key="max_position_embeddings"

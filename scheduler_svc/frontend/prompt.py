@@ -16,7 +16,7 @@ from scheduler_svc.frontend.text.errors import ChatInvalid
 from scheduler_svc.frontend.violations import Violations
 
 # Under a millisecond of work; more would hold up every stream of this process.
-_MAX_INLINE_BYTES = 2048
+_MAX_INLINE_CHARACTERS = 2048
 _MAX_LISTED_VARIABLES = 20
 
 
@@ -107,33 +107,36 @@ class PromptEncoder:
         return is_valid
 
     async def _tokenized(self, prompt: api.Prompt) -> EncodedPrompt:
-        if prompt.ByteSize() <= _MAX_INLINE_BYTES:
-            return self._encode(prompt)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._encode, prompt)
-
-    def _encode(self, prompt: api.Prompt) -> EncodedPrompt:
-        """Runs in a thread for long prompts: touches nothing that changes."""
-        tokenizer = self._model.tokenizer
         if prompt.HasField("text"):
-            return EncodedPrompt(
-                token_ids=array("i", tokenizer.encode(prompt.text)), text=prompt.text
-            )
-        rendered = self._rendered(prompt.chat)
+            return await self._encoded(prompt.text)
+        rendered = await self._rendered(prompt.chat)
         # The template writes its special tokens itself.
-        ids = tokenizer.encode(rendered.text, add_special_tokens=False)
-        return EncodedPrompt(
-            token_ids=array("i", ids),
-            text=rendered.text,
+        return await self._encoded(
+            rendered.text,
+            add_special_tokens=False,
             warnings=_unread_warnings(rendered.unread_variables),
         )
 
-    def _rendered(self, chat: api.Chat) -> RenderedChat:
+    async def _encoded(
+        self, text: str, *, add_special_tokens: bool = True, warnings: tuple[str, ...] = ()
+    ) -> EncodedPrompt:
+        def encode() -> "array[int]":
+            """Runs in a thread for long texts: touches nothing that changes."""
+            tokenizer = self._model.tokenizer
+            return array("i", tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+        if len(text) <= _MAX_INLINE_CHARACTERS:
+            ids = encode()
+        else:
+            ids = await asyncio.get_running_loop().run_in_executor(self._executor, encode)
+        return EncodedPrompt(token_ids=ids, text=text, warnings=warnings)
+
+    async def _rendered(self, chat: api.Chat) -> RenderedChat:
         assert self._model.chat_template is not None
         adds_prompt = not chat.continue_final_message
         if chat.HasField("add_generation_prompt"):
             adds_prompt = chat.add_generation_prompt
-        return self._model.chat_template.render(
+        return await self._model.chat_template.render(
             [ChatMessage(role=one.role, content=one.content) for one in chat.messages],
             add_generation_prompt=adds_prompt,
             continue_final_message=chat.continue_final_message,

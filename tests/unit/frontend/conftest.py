@@ -13,10 +13,13 @@ from tests.unit.frontend.frontend_service import MODEL, Service, running_service
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
     folder = tmp_path_factory.mktemp("model")
     write_model(folder)
-    return load_served_model(folder, name=MODEL)
+    loaded = load_served_model(folder, name=MODEL)
+    yield loaded
+    assert loaded.chat_template is not None
+    loaded.chat_template.close()
 
 
 @pytest.fixture
