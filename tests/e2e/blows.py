@@ -17,7 +17,6 @@ from tests.e2e.replica import Replica, wait_until
 
 _FOUND_LIMIT_S = 20.0
 FRONTENDS = ("frontend-0", "frontend-1")
-CHILDREN = ("rank", "core", *FRONTENDS)
 SUPERVISORS = ("workers", "supervisor")
 # who accepted the connections on it
 SOCKETS = {
@@ -26,6 +25,15 @@ SOCKETS = {
     "workers.sock": "core",
     "control.sock": "supervisor",
 }
+PROCESSES = (("rank",), ("core",), FRONTENDS, ("workers",), ("supervisor",))
+KINDS = (
+    *(("kill", victims) for victims in PROCESSES),
+    *(("stop", victims) for victims in PROCESSES),
+    *(("cut", (name,)) for name in SOCKETS),
+    ("cut", FRONTENDS),
+    ("lose", ("replica",)),
+)
+"""What is done, and to whom: one of these."""
 _SHORT_S = (0.1, 0.7, 1.7, 2.6)
 
 
@@ -42,19 +50,17 @@ class Blow:
         return f"{self.deed} {self.victim}{lasts}"
 
 
-def choose_blow(draw: random.Random) -> Blow:
-    """Every process type is killed, stopped and cut about as often; a replica is lost at times."""
-    deed = draw.choices(("kill", "stop", "cut", "lose"), (6, 5, 3, 1))[0]
-    if deed == "kill":
-        return Blow(deed=deed, victim=draw.choice((*CHILDREN, *SUPERVISORS)), lasts_s=draw.random())
+def blow_of_round(seed: int, number: int) -> Blow:
+    """Each kind comes once in as many rounds as there are kinds, shuffled anew each time."""
+    deck, place = divmod(number, len(KINDS))
+    deed, victims = random.Random(f"{seed} {deck}").sample(KINDS, len(KINDS))[place]
+    draw = random.Random(f"{seed} {number}")
+    victim = draw.choice(victims)
     if deed == "stop":
-        victim = draw.choice((*CHILDREN, *SUPERVISORS))
         # nobody ends a stopped supervisor but us
         lasts_s = draw.choice(_SHORT_S if victim in SUPERVISORS else (*_SHORT_S, None))
         return Blow(deed=deed, victim=victim, lasts_s=lasts_s)
-    if deed == "cut":
-        return Blow(deed=deed, victim=draw.choice((*SOCKETS, *FRONTENDS)))
-    return Blow(deed=deed, victim="replica", lasts_s=2 * draw.random())
+    return Blow(deed=deed, victim=victim, lasts_s=2 * draw.random())
 
 
 async def strike(replica: Replica, blow: Blow) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.e2e.blows import Blow, choose_blow, strike
+from tests.e2e.blows import Blow, blow_of_round, strike
 from tests.e2e.crowd import Crowd
 from tests.e2e.replica import Replica, wait_until
 
@@ -31,6 +31,8 @@ class Progress:
     num_blows: dict[str, int] = field(default_factory=dict)
     silences_s: dict[str, list[float]] = field(default_factory=dict)
     """By blow: the longest silence that each steady client of each round saw."""
+    recoveries_s: dict[str, list[float]] = field(default_factory=dict)
+    """By part, as the service logs it."""
 
     @classmethod
     def read(cls, path: Path, *, seed: int) -> "Progress":
@@ -60,6 +62,14 @@ class Progress:
         self.num_tokens += crowd.tally.num_tokens
         self.num_reconnects += crowd.tally.num_reconnects
 
+    def note_log(self, log: str) -> None:
+        """A replica has ended; what it wrote of its recoveries."""
+        for line in log.splitlines():
+            _, found, parts = line.partition("streams go on: ")
+            for part in parts.split(", ") if found else ():
+                name, seconds, _ = part.split()
+                self.recoveries_s.setdefault(name, []).append(float(seconds))
+
     def summary(self) -> str:
         """For people."""
         lines = [
@@ -70,10 +80,15 @@ class Progress:
             )
         ]
         for name, silences in sorted(self.silences_s.items()):
-            figures = (quantile(silences, share) for share in (0.5, 0.95, 1.0))
-            columns = "".join(f"{figure:7.2f}" for figure in figures)
-            lines.append(f"  {name:20} {self.num_blows[name]:4} times {columns}")
+            lines.append(f"  {name:20} {self.num_blows[name]:4} times {_columns(silences)}")
+        lines.append("recoveries as the service measures them, the same figures:")
+        for name, seconds in sorted(self.recoveries_s.items()):
+            lines.append(f"  {name:20} {len(seconds):4} times {_columns(seconds)}")
         return "\n".join(lines)
+
+
+def _columns(values: Sequence[float]) -> str:
+    return "".join(f"{quantile(values, share):8.3f}" for share in (0.5, 0.95, 1.0))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -95,7 +110,7 @@ async def run_rounds(
     await crowd.moved()
     while progress.num_rounds < num_rounds and time.monotonic() < ends_at:
         draw = random.Random(f"{progress.seed} {progress.num_rounds}")
-        replica, blow = draw.choice(replicas), choose_blow(draw)
+        replica, blow = draw.choice(replicas), blow_of_round(progress.seed, progress.num_rounds)
         await asyncio.sleep(draw.uniform(0.0, 0.6))
         _LOG.info("round %d: %s at %s", progress.num_rounds, blow, replica.target)
         striking = asyncio.create_task(strike(replica, blow))

@@ -69,6 +69,7 @@ async def _survive(
     for replica in replicas:
         check_nothing_is_left(replica, limit_s=60)
         assert "Traceback" not in replica.log()
+        progress.note_log(replica.log())
     progress.note_crowd(crowd)
     logging.getLogger(__name__).info("%s", progress.summary())
 
