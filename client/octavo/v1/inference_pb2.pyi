@@ -1982,7 +1982,9 @@ class TokenLogprob(_message.Message):
     logprob: _builtins.float
     """Natural logarithm of its probability."""
     rank: _builtins.int
-    """Its place among all tokens by probability, from 1."""
+    """Its place among all tokens by probability, from 1. 0: nothing is known of this token but its id, for a caller brought
+    it along when it resumed the generation here.
+    """
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenAlternative]:
         """The most likely tokens, by falling probability, as many as asked for. They have no alternatives of their own."""

@@ -469,6 +469,7 @@ class Submit(_message.Message):
     PROMPT_RECORDS_FROM_FIELD_NUMBER: _builtins.int
     NUM_PROMPT_TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
+    PROMPT_RECORDS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The request's number on this connection, from 1, never used again on it."""
     tenant: _builtins.str
@@ -532,6 +533,8 @@ class Submit(_message.Message):
     """Most likely tokens in those records."""
     pooling: Global___RequestPooling.ValueType
     """Asks for a vector instead of tokens: one output of one token, which is 0; the vector is its record."""
+    prompt_records: _builtins.bytes
+    """Prompt records that are known already, from prompt_records_from on; they are neither computed nor told again."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """End ids of the model that count for this request (none under ignore_eos)."""
@@ -586,10 +589,11 @@ class Submit(_message.Message):
         prompt_records_from: _builtins.int = ...,
         num_prompt_top_logprobs: _builtins.int = ...,
         pooling: Global___RequestPooling.ValueType = ...,
+        prompt_records: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "blob", b"blob", "body_digest", b"body_digest", "deadline_ms", b"deadline_ms", "eos_token_ids", b"eos_token_ids", "grammar", b"grammar", "is_detached", b"is_detached", "keep_for_ms", b"keep_for_ms", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_core_deaths", b"num_core_deaths", "num_outputs", b"num_outputs", "num_prompt_top_logprobs", b"num_prompt_top_logprobs", "number", b"number", "pooling", b"pooling", "priority", b"priority", "prompt_records_from", b"prompt_records_from", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "skip_cache_read", b"skip_cache_read", "skip_cache_store", b"skip_cache_store", "stop_token_ids", b"stop_token_ids", "tenant", b"tenant", "tenant_max_requests", b"tenant_max_requests", "tenant_weight", b"tenant_weight", "time_limit_ms", b"time_limit_ms", "was_accepted", b"was_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "blob", b"blob", "body_digest", b"body_digest", "deadline_ms", b"deadline_ms", "eos_token_ids", b"eos_token_ids", "grammar", b"grammar", "is_detached", b"is_detached", "keep_for_ms", b"keep_for_ms", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_core_deaths", b"num_core_deaths", "num_outputs", b"num_outputs", "num_prompt_top_logprobs", b"num_prompt_top_logprobs", "number", b"number", "pooling", b"pooling", "priority", b"priority", "prompt_records", b"prompt_records", "prompt_records_from", b"prompt_records_from", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "skip_cache_read", b"skip_cache_read", "skip_cache_store", b"skip_cache_store", "stop_token_ids", b"stop_token_ids", "tenant", b"tenant", "tenant_max_requests", b"tenant_max_requests", "tenant_weight", b"tenant_weight", "time_limit_ms", b"time_limit_ms", "was_accepted", b"was_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -660,7 +664,7 @@ class RequestSampling(_message.Message):
     seed: _builtins.int
     """The request's effective seed."""
     repetition_penalty: _builtins.float
-    """As octavo.internal.v1.Sampling, field by field."""
+    """As octavo.internal.v1.Sampling, field by field, under the same numbers: the core hands these on unread."""
     frequency_penalty: _builtins.float
     """As there."""
     presence_penalty: _builtins.float
@@ -720,6 +724,7 @@ class ResumedSequence(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
     tokens: _builtins.bytes
     """int32[]: generated ids received so far."""
     is_finished: _builtins.bool
@@ -730,6 +735,8 @@ class ResumedSequence(_message.Message):
     """The id that ended it, or -1."""
     message: _builtins.str
     """As OutputEnd.message, when is_finished."""
+    records: _builtins.bytes
+    """The records of these tokens (see Deliver.records); empty where they are not known, and then each is words of 0."""
     def __init__(
         self,
         *,
@@ -738,10 +745,11 @@ class ResumedSequence(_message.Message):
         reason: Global___EndReason.ValueType = ...,
         stop_token_id: _builtins.int = ...,
         message: _builtins.str = ...,
+        records: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_finished", b"is_finished", "message", b"message", "reason", b"reason", "stop_token_id", b"stop_token_id", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_finished", b"is_finished", "message", b"message", "reason", b"reason", "records", b"records", "stop_token_id", b"stop_token_id", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1177,6 +1185,7 @@ class Deliver(_message.Message):
     STARTS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     PROMPT_RECORDS_FIELD_NUMBER: _builtins.int
+    RECORD_WORDS_FIELD_NUMBER: _builtins.int
     numbers: _builtins.bytes
     """int32[num_rows]: request number."""
     output_indexes: _builtins.bytes
@@ -1188,9 +1197,11 @@ class Deliver(_message.Message):
     tokens: _builtins.bytes
     """int32[]: the tokens, row after row."""
     records: _builtins.bytes
-    """Records of the tokens in this message whose request has them, in the order of `tokens`; their size follows from the
-    request. A record is a token record (StepResult.token_records) or, under pooling, a vector (float32[hidden_size]).
+    """Records of the tokens in this message whose request has them, in the order of `tokens`. A record is a token record
+    (StepResult.token_records) or, under pooling, a vector (float32[hidden_size]).
     """
+    record_words: _builtins.bytes
+    """int32[num_rows]: 32-bit words of each row's records; empty when no row has any."""
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputEnd]:
         """Outputs that ended; their last tokens are in this or an earlier message."""
@@ -1215,10 +1226,11 @@ class Deliver(_message.Message):
         starts: _abc.Iterable[Global___RequestStart] | None = ...,
         records: _builtins.bytes = ...,
         prompt_records: _abc.Iterable[Global___PromptRecords] | None = ...,
+        record_words: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "first_token_indexes", b"first_token_indexes", "numbers", b"numbers", "output_indexes", b"output_indexes", "prompt_records", b"prompt_records", "records", b"records", "starts", b"starts", "token_counts", b"token_counts", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "first_token_indexes", b"first_token_indexes", "numbers", b"numbers", "output_indexes", b"output_indexes", "prompt_records", b"prompt_records", "record_words", b"record_words", "records", b"records", "starts", b"starts", "token_counts", b"token_counts", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -577,7 +577,9 @@ class SlotStart(_message.Message):
     min_position: _builtins.int
     """First absolute position at which a stop id may be chosen: num_prompt_tokens + min_tokens."""
     history: _builtins.bytes
-    """int32[]: all tokens known so far; only when a penalty or a bad sequence in `sampling` needs them, else empty."""
+    """int32[]: all tokens known so far; only when a penalty or a bad sequence in `sampling`, or prompt_records_from, needs
+    them, else empty.
+    """
     prompt_records_from: _builtins.int
     """First position of the prompt whose token gets a token record, at least 1; 0 asks for none. The chunk that holds the
     position before it gives its logits, so the slot starts to compute there at the latest.
