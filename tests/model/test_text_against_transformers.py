@@ -1,7 +1,7 @@
 """Prompts are, token by token, what transformers makes of the same conversation."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -68,7 +68,7 @@ def render_both(
         variables=variables,
     )
     reference = checkpoint.reference.apply_chat_template(
-        [asdict(message) for message in messages],
+        [message.as_variable() for message in messages],
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         return_dict=False,

@@ -23,10 +23,28 @@ _OWN_VARIABLES = frozenset({"messages", "add_generation_prompt", "tools", "docum
 
 @dataclass(frozen=True, kw_only=True)
 class ChatMessage:
-    """One message of a conversation."""
+    """One message of a conversation; what is empty is not there for the template."""
 
     role: str
     content: str
+    tool_calls: Sequence[Mapping[str, object]] = ()
+    """As the template sees them: see `template_variables.tool_call`."""
+    tool_call_id: str = ""
+    name: str = ""
+    reasoning: str = ""
+
+    def as_variable(self) -> dict[str, object]:
+        """What the template sees."""
+        variable: dict[str, object] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            variable["tool_calls"] = list(self.tool_calls)
+        if self.tool_call_id:
+            variable["tool_call_id"] = self.tool_call_id
+        if self.name:
+            variable["name"] = self.name
+        if self.reasoning:  # the second name is what some templates call it
+            variable |= {"reasoning_content": self.reasoning, "thinking": self.reasoning}
+        return variable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,33 +90,39 @@ class ChatTemplate:
         self,
         messages: Sequence[ChatMessage],
         *,
+        tools: Sequence[Mapping[str, object]] = (),
+        documents: Sequence[Mapping[str, object]] = (),
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, object] | None = None,
     ) -> RenderedChat:
         """Return the text of the conversation.
 
-        Raises `ChatInvalid` naming `messages`, `continue_final_message` or the variable.
+        `tools` and `documents` are as the template sees them, see `template_variables`. Raises
+        `ChatInvalid` naming `messages`, `continue_final_message` or the variable.
         """
         given = dict(variables or {})
         self._check(messages, add_generation_prompt, continue_final_message, given)
-        contents = [{"role": m.role, "content": m.content} for m in messages]
+        contents = [message.as_variable() for message in messages]
         if continue_final_message:
-            contents[-1]["content"] += f"{_END_MARK} "
+            contents[-1]["content"] = f"{messages[-1].content}{_END_MARK} "
         text = self._run(
             {
                 **self._special_tokens,
                 **given,
                 "messages": contents,
-                "tools": None,
-                "documents": None,
+                "tools": list(tools) or None,
+                "documents": list(documents) or None,
                 "add_generation_prompt": add_generation_prompt,
             }
         )
         if continue_final_message:
             text = _cut_at_mark(text, final_content=messages[-1].content)
-        unread = tuple(sorted(given.keys() - self._read_variables))
-        return RenderedChat(text=text, unread_variables=unread)
+        used = {"tools": tools, "documents": documents}
+        passed = given.keys() | {name for name, values in used.items() if values}
+        return RenderedChat(
+            text=text, unread_variables=tuple(sorted(passed - self._read_variables))
+        )
 
     def _check(
         self,
