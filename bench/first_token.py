@@ -14,7 +14,7 @@ from random import Random
 
 import grpc
 
-from bench.load import percentile
+from octavo.bench.summary import percentile
 from octavo.v1 import inference_pb2 as api
 from octavo.v1.inference_pb2_grpc import InferenceServiceStub
 

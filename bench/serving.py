@@ -2,7 +2,7 @@
 
 Clients run in processes of their own, the service in its own, and the peer, transformers'
 `generate`, in another, with the same number of threads; rounds alternate, and medians are quoted,
-since shared machines are noisy.
+since shared machines are noisy. The load is that of `octavo bench`, which measures once and draws.
 
     python -m bench.serving                       # the embedded model on this machine's CPU
     python -m bench.serving --target HOST:PORT    # a running service
@@ -15,11 +15,15 @@ import json
 import os
 import statistics
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.generate_peer import Peer
-from bench.load import Measured, Request, closed, nano, poisson, send
+from octavo.bench.outcome import Outcome
+from octavo.bench.sender import ALL_AT_THEIR_TIMES, Access, send
+from octavo.bench.summary import summarize
+from octavo.bench.workload import Request, arriving, fixed, nano
 from octavo.models.resolve import resolve_model
 from octavo.spawn import LocalService
 
@@ -27,13 +31,28 @@ _START_LIMIT_S = 180.0
 _PEER_BATCHES = (1, 8)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A load's numbers."""
+
+    ttft_p50_s: float
+    ttft_p95_s: float
+    ttft_p99_s: float
+    itl_p50_s: float
+    itl_p95_s: float
+    itl_p99_s: float
+    tokens_per_s: float
+    num_tokens: int
+
+
 def requests_of(options: argparse.Namespace, name: str, seed: int) -> list[Request]:
     """The requests of a round; a closed load's name is its number of clients."""
     if options.workload == "nano":
         return nano(options.count, vocab=options.vocab_size, seed=seed)
     if options.workload == "poisson":
-        return poisson(options.count, rate=options.rate, vocab=options.vocab_size, seed=seed)
-    return closed(
+        requests = nano(options.count, vocab=options.vocab_size, seed=seed)
+        return arriving(requests, rate=options.rate, seed=seed)
+    return fixed(
         int(name),
         num_prompt=options.prompt_tokens,
         num_output=options.output_tokens,
@@ -58,7 +77,7 @@ def measure(options: argparse.Namespace, target: str, peer: Peer | None) -> dict
     for turn in range(options.rounds + options.warm_up_rounds):
         for name, rounds in by_load.items():
             requests = requests_of(options, name, turn)
-            measured = send(target, requests, num_processes=options.processes)
+            measured = measured_load(target, requests, num_processes=options.processes)
             if turn >= options.warm_up_rounds:
                 rounds.append(measured)
         for batch, speeds in by_batch.items():
@@ -82,6 +101,34 @@ def measure(options: argparse.Namespace, target: str, peer: Peer | None) -> dict
             str(batch): statistics.median(speeds) for batch, speeds in by_batch.items()
         },
     }
+
+
+def measured_load(target: str, requests: Sequence[Request], *, num_processes: int) -> Measured:
+    """One load's numbers; a stream that fails or ends early fails the whole."""
+    outcomes = send(
+        Access(target=target),
+        requests,
+        num_clients=ALL_AT_THEIR_TIMES,
+        num_processes=num_processes,
+    )
+    return measured_of(outcomes)
+
+
+def measured_of(outcomes: Sequence[Outcome]) -> Measured:
+    """The numbers of streams that all came whole; raises RuntimeError otherwise."""
+    found = summarize(outcomes)
+    if found.errors:
+        raise RuntimeError(f"streams failed: {dict(found.errors)}")
+    return Measured(
+        ttft_p50_s=found.ttft_s.p50,
+        ttft_p95_s=found.ttft_s.p95,
+        ttft_p99_s=found.ttft_s.p99,
+        itl_p50_s=found.itl_s.p50,
+        itl_p95_s=found.itl_s.p95,
+        itl_p99_s=found.itl_s.p99,
+        tokens_per_s=found.output_tokens_per_s,
+        num_tokens=found.num_output_tokens,
+    )
 
 
 def median_of(rounds: list[Measured]) -> Measured:

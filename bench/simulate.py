@@ -9,8 +9,6 @@ Prints a table. The recorded runs, and what follows from them, are in
 
 import argparse
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 from bench.simulator import runs
 from bench.simulator.options import (
@@ -20,11 +18,10 @@ from bench.simulator.options import (
     add_trace_flags,
     add_vary_flag,
 )
-from bench.simulator.shown import Drawing, Shown
+from bench.simulator.plots import draw
+from bench.simulator.shown import Shown
 from bench.simulator.table import as_text, write_json
 from bench.simulator.trace_file import BadTrace
-
-Draw = Callable[[Drawing, Path], list[Path]]
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -58,21 +55,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def load_draw() -> Draw:
-    """What draws; raises BadOption where matplotlib is missing."""
-    try:
-        # here, because only --plots needs matplotlib
-        from bench.simulator.plots import draw  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise BadOption("--plots needs matplotlib: pip install matplotlib") from error
-    return draw
-
-
 def main(arguments: list[str]) -> int:
     """Runs what the arguments say; returns the exit code."""
     options = parse(arguments)
     try:
-        draw = None if options.plots is None else load_draw()
         shown: Shown = options.run(options)
     except (BadOption, BadTrace, OSError) as error:
         print(f"simulate: {error}", file=sys.stderr)
@@ -80,7 +66,7 @@ def main(arguments: list[str]) -> int:
     print(as_text(shown.rows))
     if options.json is not None:
         write_json(shown.rows, options.json)
-    if draw is not None:
+    if options.plots is not None:
         for drawing in shown.drawings:
             print(*draw(drawing, options.plots), sep="\n")
     return 0

@@ -4,17 +4,12 @@ python -m bench.slow_streams --target HOST:PORT [--rate 16] [--count 300] [--slo
 """
 
 import argparse
-import time
-from collections.abc import Sequence
-from multiprocessing import get_context
 
-from bench import load
+from octavo.bench.sender import Access, send
+from octavo.bench.summary import percentile
+from octavo.bench.workload import arriving, nano
 
 _NUM_PROCESSES = 8
-
-
-def _share(target: str, requests: Sequence[load.Request], start_at: float) -> list[load.Stream]:
-    return load._send_share(target, requests, start_at)  # noqa: SLF001 - the same load, told apart
 
 
 def main() -> None:
@@ -26,25 +21,19 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=256)
     parser.add_argument("--slow-ms", type=float, default=30.0)
     options = parser.parse_args()
-    requests = load.poisson(options.count, rate=options.rate, vocab=options.vocab_size, seed=5)
-    shares = [requests[index::_NUM_PROCESSES] for index in range(_NUM_PROCESSES)]
-    with get_context("spawn").Pool(_NUM_PROCESSES) as pool:
-        pool.map(load._warm, [options.target] * _NUM_PROCESSES)  # noqa: SLF001 - as above
-        start_at = time.monotonic() + 1.0
-        jobs = [pool.apply_async(_share, (options.target, part, start_at)) for part in shares]
-        pairs = [
-            pair
-            for part, job in zip(shares, jobs, strict=True)
-            for pair in zip(part, job.get(), strict=True)
-        ]
-    firsts = sorted(1e3 * stream.ttft_s for _, stream in pairs)
-    numbers = [f"p{share} {load.percentile(firsts, share / 100):.1f}" for share in (50, 95, 99)]
+    shapes = nano(options.count, vocab=options.vocab_size, seed=5)
+    requests = arriving(shapes, rate=options.rate, seed=5)
+    outcomes = send(Access(target=options.target), requests, num_processes=_NUM_PROCESSES)
+    if failures := {stream.error for stream in outcomes if stream.error}:
+        raise RuntimeError(f"streams failed: {failures}")
+    firsts = sorted(1e3 * stream.ttft_s for stream in outcomes)
+    numbers = [f"p{share} {percentile(firsts, share / 100):.1f}" for share in (50, 95, 99)]
     print(f"poisson {options.rate:g}/s: TTFT {', '.join(numbers)} ms; slow ones:")
-    for request, stream in sorted(pairs, key=lambda pair: pair[0].send_at):
-        ttft_ms, length = 1e3 * stream.ttft_s, len(request.prompt)
+    for stream in sorted(outcomes, key=lambda stream: stream.due_at):
+        ttft_ms = 1e3 * stream.ttft_s
         if ttft_ms > options.slow_ms:
-            print(f"  at {request.send_at:7.3f} s, {length:4} tokens: {ttft_ms:7.1f} ms")
-    gaps = sorted(1e3 * gap for _, stream in pairs for gap in stream.gaps_s)
+            print(f"  at {stream.due_at:7.3f} s, {stream.num_prompt:4} tokens: {ttft_ms:7.1f} ms")
+    gaps = sorted(1e3 * gap for stream in outcomes for gap in stream.gaps_s)
     num_long = sum(gap > 50 for gap in gaps)
     print(f"gaps over 50 ms: {num_long} of {len(gaps)}, the longest {gaps[-1]:.0f} ms")
 

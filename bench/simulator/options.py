@@ -21,9 +21,7 @@ class BadOption(Exception):
 def add_output_flags(parser: argparse.ArgumentParser) -> None:
     """Where results go beside the table."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    parser.add_argument(
-        "--plots", type=Path, metavar="FOLDER", help="draw PNG and SVG there (needs matplotlib)"
-    )
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw PNG and SVG there")
 
 
 def add_setup_flags(parser: argparse.ArgumentParser, *, replicas: int) -> None:

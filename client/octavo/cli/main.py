@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from octavo.cli import chat, demo, generate, keys, models, serve, top, version
+from octavo.cli import bench, chat, demo, generate, keys, models, serve, top, version
 from octavo.errors import (
     InvalidRequest,
     InvalidTarget,
@@ -20,7 +20,7 @@ from octavo.errors import (
 )
 from octavo.models.errors import ModelError
 
-_COMMANDS = (serve, chat, generate, models, top, keys, demo, version)
+_COMMANDS = (serve, chat, generate, models, top, bench, keys, demo, version)
 
 _EPILOG = """\
 examples:
@@ -30,6 +30,7 @@ examples:
   octavo chat                                talk to the service
   octavo generate "Once upon a time"         continue a text
   octavo top                                 watch what a replica does
+  octavo bench                               put a service under load
 
 `octavo COMMAND --help` explains each command.
 """

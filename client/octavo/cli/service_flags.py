@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -47,17 +48,36 @@ def api_key_from(arguments: argparse.Namespace) -> str | None:
     return _read("--api-key-file", path).decode("utf-8", "replace").strip()
 
 
-def credentials_from(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
-    """How to connect; None is without TLS."""
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Contents of PEM files."""
+
+    ca: bytes | None
+    certificate: bytes | None
+    key: bytes | None = field(repr=False)
+
+
+def tls_files_from(arguments: argparse.Namespace) -> TlsFiles | None:
+    """What a connection with TLS needs; None is without TLS."""
     ca, certificate, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
     if (certificate is None) != (key is None):
         raise OctavoError("--tls-cert and --tls-key belong together: give both")
     if not (arguments.tls or ca or certificate):
         return None
+    return TlsFiles(
+        ca=_read("--tls-ca", ca) if ca else None,
+        certificate=_read("--tls-cert", certificate) if certificate else None,
+        key=_read("--tls-key", key) if key else None,
+    )
+
+
+def credentials_from(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
+    """How to connect; None is without TLS."""
+    files = tls_files_from(arguments)
+    if files is None:
+        return None
     return grpc.ssl_channel_credentials(
-        root_certificates=_read("--tls-ca", ca) if ca else None,
-        private_key=_read("--tls-key", key) if key else None,
-        certificate_chain=_read("--tls-cert", certificate) if certificate else None,
+        root_certificates=files.ca, private_key=files.key, certificate_chain=files.certificate
     )
 
 

@@ -1,7 +1,6 @@
 """The command line: tables, files, and one clear line for bad input."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -68,15 +67,6 @@ def test_bad_input_is_one_clear_line(
     assert captured.out == ""
     assert captured.err.startswith(f"simulate: {complaint}")
     assert captured.err.count("\n") == 1
-
-
-def test_plots_without_matplotlib_say_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "bench.simulator.plots", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert simulate.main([*SHORT, "--plots", str(tmp_path)]) == 2
-    assert "--plots needs matplotlib" in capsys.readouterr().err
 
 
 def test_policy_fields_keep_their_types() -> None:

@@ -6,9 +6,8 @@ import pytest
 
 from bench.simulator import traces
 from bench.simulator.experiment import Setup, run
+from bench.simulator.plots import draw
 from bench.simulator.shown import BarsDrawing, Drawing, GapsDrawing, LatencyDrawing
-
-pytest.importorskip("matplotlib", reason="only --plots needs matplotlib")
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +22,6 @@ def drawings() -> list[Drawing]:
 
 
 def test_each_drawing_is_a_png_and_an_svg(drawings: list[Drawing], tmp_path: Path) -> None:
-    from bench.simulator.plots import draw  # noqa: PLC0415 - where matplotlib is there
-
     for drawing in drawings:
         png, svg = draw(drawing, tmp_path / "pictures")
         assert png.read_bytes().startswith(b"\x89PNG")
