@@ -7,6 +7,8 @@ parsing goes on to the next field; `raise_if_any` comes before anything is used.
 import math
 from collections.abc import Iterable, Sequence
 
+from google.protobuf.descriptor import EnumDescriptor
+
 from scheduler_svc.frontend.errors import InvalidRequest, Violation
 
 _MAX_REPORTED = 100
@@ -17,12 +19,15 @@ class Violations:
 
     def __init__(self) -> None:
         self._found: list[Violation] = []
+        self.num_found = 0
+        """How many were noted so far, those beyond a hundred among them."""
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
     def add(self, field: str, rule: str) -> None:
         """Notes a broken rule; beyond a hundred nobody reads them."""
+        self.num_found += 1
         if len(self._found) < _MAX_REPORTED:
             self._found.append(Violation(field=field, rule=rule))
 
@@ -51,6 +56,13 @@ class Violations:
             return value
         self.add(field, f"must be above 0 and finite, got {value:g}")
         return 1.0
+
+    def enum(self, field: str, value: int, kind: EnumDescriptor) -> int:
+        """The value if the enum has it; a newer caller may send others."""
+        if value in kind.values_by_number:
+            return value
+        self.add(field, f"must be one of {', '.join(kind.values_by_name)}, got {value}")
+        return 0
 
     def token_ids(self, field: str, ids: Sequence[int], *, vocab_size: int) -> Sequence[int]:
         """The ids if all are in the vocabulary; names the first few that are not."""

@@ -18,7 +18,8 @@ from scheduler_svc.frontend.text.template_source import TemplateSource, find_tem
 
 # Text added to the last message, to find where its end is in the rendered conversation.
 _END_MARK = "\ue000end-of-final-message\ue001"
-_OWN_VARIABLES = frozenset({"messages", "add_generation_prompt", "tools", "documents"})
+OWN_VARIABLES = frozenset({"messages", "add_generation_prompt", "tools", "documents"})
+"""What the template reads of the chat itself, and no further variable may replace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,7 @@ class ChatTemplate:
         if add_generation_prompt and continue_final_message:
             rule = "excludes add_generation_prompt"
             raise ChatInvalid("continue_final_message", rule)
-        for name in sorted(given.keys() & _OWN_VARIABLES):
+        for name in sorted(given.keys() & OWN_VARIABLES):
             raise ChatInvalid(f"template_kwargs.{name}", "is set by other fields of the chat")
 
     def _run(self, variables: Mapping[str, object]) -> str:
