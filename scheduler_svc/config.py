@@ -81,6 +81,26 @@ class ServiceConfig:
         16 * 2**20, "largest request message in bytes", group="network", at_least=1024
     )
 
+    max_connections: int = _option(
+        4096,
+        "most connections of each frontend; more are closed at once",
+        group="network",
+        at_least=1,
+    )
+    max_connection_age: float = _option(
+        0.0,
+        "age at which a connection takes no new calls, so that clients connect anew and reach new "
+        "replicas; a tenth is added or left out at random; 0: none",
+        group="network",
+        at_least=0.0,
+    )
+    connection_age_grace: float = _option(
+        300.0,
+        "time that calls of such a connection have to end; then they break off, resumable",
+        group="network",
+        at_least=0.0,
+    )
+
     tls_cert: str = _option(
         "",
         "certificate chain of the inference port, a PEM file, read anew when it changes; empty: "

@@ -7,6 +7,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from octavo.v1 import inference_pb2_grpc
+from scheduler_svc.config import ServiceConfig
 from scheduler_svc.frontend.health import INFERENCE_SERVICE, HealthServicer
 from scheduler_svc.frontend.reflection import add_reflection
 from scheduler_svc.frontend.servicer import InferenceServicer
@@ -19,6 +20,12 @@ MAX_CALLS = 16_384
 away, at random and without a reason; before that the core refuses what is too much, with one."""
 
 
+_HANDSHAKE_LIMIT_MS = 10_000
+"""From a connection's first byte to its HTTP/2 settings: who only opens connections loses them."""
+_IDLE_LIMIT_MS = 600_000
+"""A connection without calls is closed; clients connect again when they need to."""
+
+
 class CannotListen(Exception):
     """The address cannot be bound; the text names it."""
 
@@ -27,7 +34,7 @@ def make_server(
     inference: InferenceServicer,
     health: HealthServicer,
     *,
-    max_request_bytes: int,
+    config: ServiceConfig,
     guard: KeyGuard | None,
 ) -> grpc.aio.Server:
     """A server with all services, not listening yet. Needs a running loop."""
@@ -35,7 +42,7 @@ def make_server(
         interceptors=() if guard is None else (guard,),
         options=[
             ("grpc.so_reuseport", 1),
-            ("grpc.max_receive_message_length", max_request_bytes),
+            ("grpc.max_receive_message_length", config.max_request_bytes),
             ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
             ("grpc.max_concurrent_streams", MAX_CALLS),
             ("grpc.server.max_pending_requests", MAX_CALLS),
@@ -48,6 +55,7 @@ def make_server(
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
+            *_connection_limits(config),
         ],
     )
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
@@ -55,6 +63,20 @@ def make_server(
     health_service = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
     add_reflection(server, (INFERENCE_SERVICE, health_service))
     return server
+
+
+def _connection_limits(config: ServiceConfig) -> list[tuple[str, int]]:
+    limits = [
+        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_LIMIT_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_LIMIT_MS),
+    ]
+    if config.max_connection_age:
+        limits += [
+            ("grpc.max_connection_age_ms", max(1, round(1000 * config.max_connection_age))),
+            ("grpc.max_connection_age_grace_ms", round(1000 * config.connection_age_grace)),
+        ]
+    return limits
 
 
 def listen(

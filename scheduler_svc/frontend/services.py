@@ -96,7 +96,7 @@ class FrontendServices:
         self._server = make_server(
             self._servicer,
             self.health,
-            max_request_bytes=self._config.max_request_bytes,
+            config=self._config,
             guard=self._guard(),
         )
         address = listen(self._server, target, credentials=self._credentials)
