@@ -234,6 +234,13 @@ class ServiceConfig:
     max_outputs: int = _option(
         16, "largest n of a request", group="scheduling", at_least=1, at_most=1024
     )
+    max_top_logprobs: int = _option(
+        20,
+        "most of the likeliest tokens that a request may have told with each token",
+        group="scheduling",
+        at_least=0,
+        at_most=1000,
+    )
 
     step_deadline_floor: float = _option(
         10.0, "shortest time a step is waited for", group="reliability", at_least=0.1

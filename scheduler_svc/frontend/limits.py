@@ -18,6 +18,7 @@ class RequestLimits:
     max_outputs: int
     max_keep_for_s: float
     max_request_bytes: int
+    max_top_logprobs: int = 20
 
     @property
     def max_text_bytes(self) -> int:
@@ -36,4 +37,5 @@ def request_limits(
         max_outputs=config.max_outputs,
         max_keep_for_s=config.max_keep_for,
         max_request_bytes=config.max_request_bytes,
+        max_top_logprobs=config.max_top_logprobs,
     )

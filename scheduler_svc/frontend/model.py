@@ -25,6 +25,7 @@ class DefaultSampling:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,4 +83,5 @@ def _default_sampling(path: Path) -> DefaultSampling:
         top_k=max(0, int(number("top_k", 0, least=-1, most=2**31 - 1))),
         top_p=number("top_p", 1.0, least=0, most=1),
         min_p=number("min_p", 0.0, least=0, most=1),
+        repetition_penalty=number("repetition_penalty", 1.0, least=0.01, most=100),
     )

@@ -24,10 +24,12 @@ def model_info(
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
             n=1,
         ),
         replica=replica,
         version=installed_version(),
         max_outputs=limits.max_outputs,
         max_request_bytes=limits.max_request_bytes,
+        max_top_logprobs=limits.max_top_logprobs,
     )

@@ -15,6 +15,7 @@ from scheduler_svc.frontend.errors import ModelUnknown
 from scheduler_svc.frontend.limits import RequestLimits
 from scheduler_svc.frontend.model import ServedModel
 from scheduler_svc.frontend.parse_received import parse_age_ms, parse_received
+from scheduler_svc.frontend.parse_rules import check_choice_is_left, parse_records, parse_rules
 from scheduler_svc.frontend.parse_sampling import parse_num_outputs, parse_sampling
 from scheduler_svc.frontend.parse_stopping import (
     check_output,
@@ -78,6 +79,14 @@ class RequestParser:
             limits=limits,
             violations=violations,
         )
+        rules = await parse_rules(
+            generation.sampling,
+            defaults=self._model.default_sampling,
+            tokenizer=self._model.tokenizer,
+            limits=limits,
+            violations=violations,
+        )
+        records = parse_records(generation.output, limits=limits, violations=violations)
         num_outputs = parse_num_outputs(generation.sampling, limits=limits, violations=violations)
         stopping = parse_stopping(generation.stopping, limits=limits, violations=violations)
         check_output(generation.output, violations=violations)
@@ -94,6 +103,13 @@ class RequestParser:
             violations=violations,
         )
         age_ms = parse_age_ms(resume, violations=violations)
+        eos_token_ids = () if generation.stopping.ignore_eos else self._eos_token_ids(limits)
+        check_choice_is_left(
+            rules,
+            end_token_ids=(*eos_token_ids, *stopping.stop_token_ids),
+            min_tokens=stopping.min_tokens,
+            violations=violations,
+        )
         violations.raise_if_any()
 
         warnings = (
@@ -101,11 +117,12 @@ class RequestParser:
             *_keep_for_warnings(keep_for_s, limits),
             *_priority_warnings(generation.scheduling, priorities),
         )
-        eos_token_ids = () if generation.stopping.ignore_eos else self._eos_token_ids(limits)
         return ParsedRequest(
             request_id=request_id,
             prompt_token_ids=prompt.token_ids,
             sampling=sampling,
+            rules=rules,
+            records=records,
             num_outputs=num_outputs,
             max_tokens=stopping.max_tokens,
             min_tokens=stopping.min_tokens,

@@ -10,6 +10,7 @@ from array import array
 from dataclasses import dataclass
 
 from octavo.internal.v1 import engine_pb2 as engine
+from scheduler_svc.frontend.token_rules import NO_RECORDS, NO_RULES, TokenRules, WantedRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +76,5 @@ class ParsedRequest:
     warnings: tuple[str, ...]
     body_digest: bytes
     blob: bytes
+    rules: TokenRules = NO_RULES
+    records: WantedRecords = NO_RECORDS

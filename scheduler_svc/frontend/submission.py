@@ -37,6 +37,8 @@ def new_record(
         skip_cache_store=request.skip_cache_store,
         age_ms=request.age_ms,
     )
+    request.rules.write(submit.sampling)
+    request.records.write(submit, num_prompt_tokens=len(request.prompt_token_ids))
     record = RequestRecord(submit, now=now, deadline_at=deadline_at)
     for index, received in enumerate(request.received):
         output = record.outputs[index]
