@@ -35,6 +35,10 @@ class Batch:
         self.output_index = column(np.int32)
         self.tenant = column(np.int32)
         self.num_prompt = column(np.int32)
+        self.record_words = column(np.int32)  # of each token's record
+        self.is_pooled = column(np.bool_)  # gives a vector instead of tokens
+        self.has_grammar = column(np.bool_)
+        self.num_with_grammar = 0  # slots in use
 
         # Where the sequence is.
         self.known_length = column(np.int32)  # tokens known
@@ -83,6 +87,13 @@ class Batch:
             self._decoding_slots = np.flatnonzero(self.decodes)
         return self._decoding_slots
 
+    def ready(self, slots: Slots) -> Slots:
+        """Those of the slots that may have a row now: a grammar has to see the token before."""
+        if not self.num_with_grammar:
+            return slots
+        is_known = self.known_length[slots] > self.next_position[slots]
+        return slots[is_known | ~self.has_grammar[slots]]
+
     def set_decodes(self, slots: Slots | int, decodes: bool) -> None:  # noqa: FBT001 - a setter
         """Says whether the next rows of slots are steady ones."""
         self.decodes[slots] = decodes
@@ -97,6 +108,11 @@ class Batch:
         self.output_index[slot] = sequence.output_index
         self.tenant[slot] = sequence.request.tenant_index
         self.num_prompt[slot] = sequence.num_prompt
+        wishes = sequence.request.new.records
+        self.record_words[slot] = wishes.token_words
+        self.is_pooled[slot] = wishes.pooling is not None
+        self.has_grammar[slot] = sequence.grammar is not None
+        self.num_with_grammar += sequence.grammar is not None
         self.known_length[slot] = sequence.num_stored
         self.next_position[slot] = num_computed
         self.accepts[slot] = True
@@ -112,6 +128,7 @@ class Batch:
     def vacate(self, slot: int) -> None:
         """Takes the slot back; no step in flight has a row of it that anybody wants."""
         self.sequences[slot] = None
+        self.num_with_grammar -= int(self.has_grammar[slot])
         self._free_slots.append(slot)
 
     def part(self, sequence: Sequence) -> None:

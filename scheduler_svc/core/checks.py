@@ -6,7 +6,8 @@ import numpy.typing as npt
 from scheduler_svc.core.limits import Policy, WorkerLimits
 from scheduler_svc.core.news import NO_OWNER
 from scheduler_svc.core.refusals import InvalidField, PromptTooLong
-from scheduler_svc.core.request import NewRequest, Request
+from scheduler_svc.core.records import WORD_BYTES
+from scheduler_svc.core.request import NewRequest, Request, ResumedOutput
 from scheduler_svc.core.sequence import Sequence
 
 _PRIORITIES = range(-8, 9)
@@ -41,6 +42,12 @@ def check(new: NewRequest, limits: WorkerLimits, policy: Policy) -> None:
             "must not be greater than max_tokens",
         ),
         (new.priority in _PRIORITIES, "priority", "must be from -8 to 8"),
+        (
+            new.sampling.largest_id < limits.vocab_size,
+            "sampling",
+            f"must name ids below {limits.vocab_size}",
+        ),
+        *_record_checks(new),
         (0 <= new.sampling.seed < 2**64, "seed", "must be an unsigned 64-bit number"),
         (new.keep_for_s >= 0, "keep_for_s", "must not be negative"),
         (
@@ -61,6 +68,7 @@ def check_resume(new: NewRequest, limits: WorkerLimits) -> None:
         raise InvalidField("resume", rule)
     for output in new.resume:
         _check_tokens("resume", output.tokens, limits)
+        _check_resumed_records(new, output)
 
 
 def make_request(
@@ -87,6 +95,7 @@ def make_request(
         number=0 if is_detached else new.number,
         deadline=new.deadline,
         num_live=new.num_outputs,
+        prompt_records=bytearray(new.prompt_records),
     )
     for output_index in range(new.num_outputs):
         resumed = new.resume[output_index].tokens if new.resume else np.empty(0, np.int32)
@@ -96,6 +105,8 @@ def make_request(
                 output_index=output_index,
                 limit=len(new.prompt) + max_tokens,
                 tokens=known_tokens(new.prompt, resumed),
+                records=known_records(new, new.resume[output_index]) if new.resume else bytearray(),
+                grammar=None if new.grammar is None else new.grammar.begin(),
                 num_deaths=new.num_core_deaths,
                 num_tokens_at_death=len(new.prompt) + len(resumed),
             )
@@ -103,9 +114,45 @@ def make_request(
     return request
 
 
+def _record_checks(new: NewRequest) -> tuple[tuple[bool, str, str], ...]:
+    wishes, num_prompt = new.records, len(new.prompt)
+    most_bytes = WORD_BYTES * wishes.prompt_words * max(num_prompt - wishes.prompt_from, 0)
+    return (
+        (
+            wishes.prompt_from < max(num_prompt, 1),
+            "prompt_records_from",
+            f"must be within the prompt of {num_prompt} tokens",
+        ),
+        (
+            len(new.prompt_records) % (WORD_BYTES * wishes.prompt_words) == 0
+            and len(new.prompt_records) <= (most_bytes if wishes.prompt_from else 0),
+            "prompt_records",
+            "must be whole records of the prompt",
+        ),
+        (
+            wishes.pooling is None or (new.num_outputs == 1 and new.max_tokens == 1),
+            "pooling",
+            "goes with one output of one token",
+        ),
+    )
+
+
+def _check_resumed_records(new: NewRequest, output: ResumedOutput) -> None:
+    wanted = len(output.tokens) * WORD_BYTES * new.records.token_words
+    is_known = new.records.pooling is not None or len(output.records) == wanted
+    if output.records and not is_known:
+        raise InvalidField("resume.records", f"must be {wanted} bytes, got {len(output.records)}")
+
+
 def known_tokens(prompt: npt.NDArray[np.int32], generated: npt.NDArray[np.int32]) -> bytearray:
     """A sequence's tokens as int32 bytes."""
     return bytearray(prompt.astype("<i4").tobytes() + generated.astype("<i4").tobytes())
+
+
+def known_records(new: NewRequest, resumed: ResumedOutput) -> bytearray:
+    """Records of an output's resumed tokens; words of 0 where they are not known."""
+    num_bytes = len(resumed.tokens) * WORD_BYTES * new.records.token_words
+    return bytearray(resumed.records or num_bytes)
 
 
 def _check_tokens(field: str, tokens: npt.NDArray[np.integer], limits: WorkerLimits) -> None:

@@ -28,8 +28,9 @@ from scheduler_svc.core.news import (
 )
 from scheduler_svc.core.ownership import Ownership
 from scheduler_svc.core.pace import Pace
-from scheduler_svc.core.plan import BadResult, StepPlan, StepResult
+from scheduler_svc.core.plan import BadResult, MaskedRow, StepPlan, StepResult
 from scheduler_svc.core.prefix_cache import PrefixCache
+from scheduler_svc.core.records import WORD_BYTES
 from scheduler_svc.core.refusals import UnknownRequest
 from scheduler_svc.core.registry import Registry
 from scheduler_svc.core.request import EndReason, NewRequest, Request
@@ -240,11 +241,11 @@ class Core:
 
     @property
     def can_plan(self) -> bool:
-        """Whether an epoch runs and fewer than `max_steps_in_flight` steps are out."""
+        """Whether an epoch runs and fewer steps are out than may be."""
         epoch = self._lifecycle.epoch
         if epoch is None:
             return False
-        return epoch.num_issued - epoch.num_done < self._policy.max_steps_in_flight
+        return epoch.has_room_in_flight(self._policy.max_steps_in_flight)
 
     @property
     def has_work(self) -> bool:
@@ -280,6 +281,16 @@ class Core:
             raise BadResult(f"result of step {result.step}, but no epoch runs")
         return self._news.take(self._results.apply(epoch, result, now))
 
+    def fail_masked(self, row: MaskedRow, message: str, now: float) -> None:
+        """Ends an output whose grammar cannot go on; does nothing if it left the row's slot."""
+        epoch = self._lifecycle.epoch
+        if epoch is None:
+            return
+        batch = epoch.batch
+        sequence = batch.sequences[row.slot]
+        if sequence is not None and batch.generation[row.slot] == row.generation:
+            self._lifecycle.end(sequence, EndReason.ERROR, now, message=message)
+
     # --- time ---
 
     def next_expiry(self) -> float | None:
@@ -308,6 +319,16 @@ class Core:
         if not 0 <= output_index < len(request.sequences):
             raise UnknownRequest(request_id=f"{request.new.request_id}, output {output_index}")
         return self._ownership.output_from(request.sequences[output_index], first_token_index)
+
+    def prompt_records_so_far(self, *, owner: int, number: int, first_position: int) -> bytes:
+        """Records of the prompt from a position on, for an owner that missed news.
+
+        Raises UnknownRequest for a number that the owner does not own.
+        """
+        request = self._owned(owner, number)
+        wishes = request.new.records
+        skipped = first_position - wishes.prompt_from
+        return bytes(request.prompt_records[skipped * WORD_BYTES * wishes.prompt_words :])
 
     def counts(self) -> Counts:
         """Numbers for metrics; cheap."""

@@ -3,13 +3,15 @@
 Adding a row moves the batch's columns on, so that the draft and the batch always agree.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from scheduler_svc.core.batch import Slots
-from scheduler_svc.core.epoch import Epoch, StepInFlight
-from scheduler_svc.core.plan import Int32s, SlotStart, StepPlan
+from scheduler_svc.core.epoch import Epoch, PromptStretch, StepInFlight
+from scheduler_svc.core.plan import Int32s, MaskedRow, SlotStart, StepPlan
 from scheduler_svc.core.sequence import Sequence
 
 _NO_SLOTS: Slots = np.empty(0, np.intp)
@@ -34,6 +36,7 @@ class Draft:
         self._block_indexes: list[int] = []
         self._block_ids: list[int] = []
         self._starts: list[SlotStart] = []
+        self._prompt_stretches: list[PromptStretch] = []
 
     @property
     def num_decode_rows(self) -> int:
@@ -61,6 +64,8 @@ class Draft:
     def add_start(self, sequence: Sequence) -> None:
         """Lists a sequence that has just taken its slot, with its blocks."""
         new = sequence.request.new
+        records_from = sequence.records_begin = sequence.prompt_records_from
+        needs_history = new.sampling.needs_history or records_from
         self._starts.append(
             SlotStart(
                 slot=sequence.slot,
@@ -69,6 +74,10 @@ class Draft:
                 sampling=sequence.sampling,
                 stop_token_ids=tuple(dict.fromkeys(new.eos_token_ids + new.stop_token_ids)),
                 min_position=sequence.num_prompt + new.min_tokens,
+                history=bytes(sequence.tokens) if needs_history else b"",
+                prompt_records_from=records_from,
+                num_prompt_top=new.records.num_prompt_top if records_from else 0,
+                pooling=new.records.pooling,
             )
         )
         self.add_blocks(sequence, sequence.blocks)
@@ -85,11 +94,27 @@ class Draft:
         self._chunk_counts.append(num_tokens)
         self._chunk_samples.append(is_last)
         self._chunk_tokens.append(sequence.token_slice(start, stop))
+        self._note_stretch(sequence, start, stop)
         batch.next_position[slot] = stop
         batch.last_step[slot] = self.step
         if is_last:
             self.epoch.prefilling.remove(sequence)
             batch.set_decodes(slot, stop <= int(batch.last_position[slot]))
+
+    def _note_stretch(self, sequence: Sequence, start: int, stop: int) -> None:
+        """Remembers which records of the prompt the chunk brings: of the tokens that follow its own."""
+        if not sequence.records_begin:
+            return
+        first = max(start + 1, sequence.records_begin)
+        last = min(stop, sequence.num_prompt - 1)
+        if first <= last:
+            stretch = PromptStretch(
+                sequence=sequence,
+                slot=sequence.slot,
+                first_position=first,
+                count=last - first + 1,
+            )
+            self._prompt_stretches.append(stretch)
 
     def finish(self) -> StepPlan | None:
         """Issues the step; None, and nothing is issued, if it has no rows."""
@@ -118,11 +143,37 @@ class Draft:
             new_block_ids=_column(self._block_ids),
             starts=tuple(self._starts),
             position_checksum=_checksum(plan_slots, generations, starts),
+            masked_rows=tuple(self._masked_rows(slots)) if batch.num_with_grammar else (),
             num_decode_rows=self.num_decode_rows,
             num_prefill_tokens=num_prefill_tokens,
         )
         self._issue(slots, num_prefill_tokens)
         return plan
+
+    def _masked_rows(self, slots: Slots) -> Iterator[MaskedRow]:
+        """Sampling rows with a grammar. Of a chunk row it sees all generated tokens."""
+        batch = self.epoch.batch
+        for row in np.flatnonzero(batch.has_grammar[slots]).tolist():
+            slot, chunk = int(slots[row]), row - self.num_decode_rows
+            if chunk >= 0 and not self._chunk_samples[chunk]:
+                continue
+            sequence = batch.sequence_in(slot)
+            assert sequence.grammar is not None, "a living sequence has lost its grammar"
+            if chunk >= 0:
+                first, tokens = 0, sequence.generated_from(0)
+            else:
+                newest = int(batch.known_length[slot]) - 1
+                first = newest - sequence.num_prompt
+                place = newest % batch.block_size
+                tokens = batch.tail[slot, place : place + 1].copy()
+            yield MaskedRow(
+                row=row,
+                slot=slot,
+                generation=int(batch.generation[slot]),
+                grammar=sequence.grammar,
+                first_index=first,
+                tokens=tokens,
+            )
 
     def _issue(self, slots: Slots, num_prefill_tokens: int) -> None:
         samples = np.ones(len(slots), np.bool_)
@@ -134,6 +185,7 @@ class Draft:
                 sampling_rows=np.flatnonzero(samples),
                 num_decode_rows=self.num_decode_rows,
                 num_prefill_tokens=num_prefill_tokens,
+                prompt_stretches=tuple(self._prompt_stretches),
             )
         )
         self.epoch.num_issued = self.step

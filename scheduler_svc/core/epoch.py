@@ -13,6 +13,19 @@ from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.sequence import Sequence
 
+# Of the rows; with more that have a grammar, one step is planned at a time.
+_MAX_GRAMMAR_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PromptStretch:
+    """Positions of a prompt whose records a step brings."""
+
+    sequence: Sequence
+    slot: int
+    first_position: int
+    count: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepInFlight:
@@ -23,6 +36,7 @@ class StepInFlight:
     sampling_rows: Slots  # [num_sampling_rows] indexes into slots
     num_decode_rows: int
     num_prefill_tokens: int
+    prompt_stretches: tuple[PromptStretch, ...] = ()  # in row order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +69,17 @@ class Epoch:
         self.departures: list[Departure] = []
         self.num_issued = 0
         self.num_done = 0
+
+    def has_room_in_flight(self, max_steps: int) -> bool:
+        """Whether another step may be planned, at most so many being out.
+
+        Rows with a grammar run in every other step of two in flight: with more than a few of them
+        it is better to plan one step at a time, with all rows.
+        """
+        batch = self.batch
+        if batch.num_with_grammar > _MAX_GRAMMAR_SHARE * batch.num_occupied:
+            max_steps = 1
+        return self.num_issued - self.num_done < max_steps
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""

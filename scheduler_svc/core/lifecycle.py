@@ -136,6 +136,7 @@ class Lifecycle:
         request = sequence.request
         was_leader = sequence is request.leader
         sequence.phase = Phase.ENDED
+        sequence.grammar = None
         sequence.end = OutputEnd(
             owner=request.owner,
             number=request.number,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from scheduler_svc.core.grammar import GrammarState
+from scheduler_svc.core.records import Pooling
 from scheduler_svc.core.request import SamplingParams
 
 Int32s = npt.NDArray[np.int32]
@@ -28,6 +30,22 @@ class SlotStart:
     sampling: SamplingParams  # its seed is derived for the output already
     stop_token_ids: tuple[int, ...]
     min_position: int  # first position at which a stop id may be chosen
+    history: bytes = b""  # all known tokens as int32, where they are needed
+    prompt_records_from: int = 0  # first position of the prompt with a record; 0: none
+    num_prompt_top: int = 0
+    pooling: Pooling | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MaskedRow:
+    """A sampling row of a sequence with a grammar: the step waits for its mask."""
+
+    row: int  # index into the plan's slots
+    slot: int
+    generation: int
+    grammar: GrammarState
+    first_index: int  # of `tokens` among the output's generated tokens
+    tokens: Int32s  # up to the newest; all of them when the sequence starts (again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,6 +71,8 @@ class StepPlan:
 
     position_checksum: int  # xxh3-64 over slots, generations, start positions
 
+    masked_rows: tuple[MaskedRow, ...] = ()  # by row
+
     # For metrics only.
     num_decode_rows: int
     num_prefill_tokens: int
@@ -67,3 +87,6 @@ class StepResult:
     token_counts: Int32s | None  # [num_sampling_rows]; None when each got one, 0 for a failed row
     failed_rows: Int32s  # indexes into the plan's slots
     forward_us: int
+    token_records: bytes = b""  # of the tokens whose sequence wants them, in order
+    prompt_records: bytes = b""
+    pooled: bytes = b""  # vectors of equal size

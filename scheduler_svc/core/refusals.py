@@ -2,6 +2,7 @@
 
 Refused
 ├── InvalidField       a field is out of range
+├── BadGrammar         the form of the outputs is wrong, or too much to compile
 ├── PromptTooLong      no room for one token
 ├── QueueFull          by requests or tokens; retry later
 ├── TenantLimit        the tenant has too many live requests
@@ -24,6 +25,10 @@ class InvalidField(Refused):
         super().__init__(f"{field} {rule}")
         self.field = field
         self.rule = rule
+
+
+class BadGrammar(Refused):
+    """The form of the outputs is wrong, or takes too much to compile."""
 
 
 class PromptTooLong(Refused):

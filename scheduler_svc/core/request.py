@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from scheduler_svc.core.records import NO_RECORDS, WORD_BYTES, RecordWishes
+
+from scheduler_svc.core.grammar import Grammar
+
 if TYPE_CHECKING:  # a request is made of sequences, and a sequence knows its request
     from scheduler_svc.core.news import RequestStart
     from scheduler_svc.core.sequence import Sequence
@@ -37,6 +41,9 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0  # 64 bits
+    rules: bytes = b""  # whatever else changes logits or is told of tokens; the workers' alone
+    needs_history: bool = False  # whether the rules look at earlier tokens
+    largest_id: int = -1  # in the rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +54,7 @@ class ResumedOutput:
     reason: EndReason | None = None  # how it ended; None: it goes on
     stop_token_id: int | None = None
     message: str = ""
+    records: bytes = b""  # of the tokens; empty where they are not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,6 +76,7 @@ class NewRequest:
     eos_token_ids: tuple[int, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     sampling: SamplingParams = SamplingParams()
+    grammar: Grammar | None = None  # the form of the outputs
     priority: int = 0  # lower is more urgent
     deadline: float | None = None
     time_limit_at: float | None = None
@@ -79,6 +88,8 @@ class NewRequest:
     was_accepted: bool = False  # before a restart of the core: only faults of its own refuse it
     is_detached: bool = False  # nobody owns it: it is kept like a detached one
     num_core_deaths: int = 0  # restarts of the core it lived through without a new token
+    records: RecordWishes = NO_RECORDS
+    prompt_records: bytes = b""  # those that are known, from the first one on
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +117,7 @@ class Request:
     # When it is forgotten; while it lives, only without a reader, and then it is cancelled too.
     keep_until: float | None = None
     num_retained_tokens: int = 0  # as counted when it ended
+    prompt_records: bytearray = field(default_factory=bytearray)  # from the first wanted one on
 
     @property
     def key(self) -> tuple[str, str]:
@@ -116,6 +128,16 @@ class Request:
     def shares_prompt(self) -> bool:
         """Whether its outputs can share the blocks of their prompt."""
         return self.reads_cache and self.stores_cache
+
+    @property
+    def next_prompt_record(self) -> int:
+        """First position of the prompt whose record is wanted and not known; 0: there is none."""
+        wishes = self.new.records
+        if not wishes.prompt_from:
+            return 0
+        known = len(self.prompt_records) // (WORD_BYTES * wishes.prompt_words)
+        position = wishes.prompt_from + known
+        return position if position < len(self.new.prompt) else 0
 
     @property
     def is_settled(self) -> bool:

@@ -36,7 +36,7 @@ class Scheduler:
     def _decode(self, epoch: Epoch, draft: Draft, now: float) -> None:
         """Gives every decoding slot its row, if there is a block for it."""
         batch = epoch.batch
-        slots = self._chosen(epoch, batch.decoding_slots())
+        slots = self._chosen(epoch, batch.ready(batch.decoding_slots()))
         if not len(slots):
             return
         needy = slots[batch.next_position[slots] >= batch.block_end[slots]]

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from scheduler_svc.core.grammar import GrammarState
 from scheduler_svc.core.news import OutputEnd
 from scheduler_svc.core.prefix_cache import Link
+from scheduler_svc.core.records import WORD_BYTES, Pooling
 from scheduler_svc.core.request import EndReason, Request, SamplingParams
 
 TOKEN_BYTES = 4
@@ -46,8 +48,11 @@ class Sequence:
     limit: int  # most tokens, prompt included
     tokens: bytearray  # int32 each; all known ones, but for those in the batch's tail
 
+    records: bytearray = field(default_factory=bytearray)  # of all generated tokens, if wanted
+
     phase: Phase = Phase.HELD
     end: OutputEnd | None = None
+    grammar: GrammarState | None = None  # while it lives, if it has a form
     is_settled: bool = False  # its owner has said where it ends
 
     # While it waits.
@@ -61,6 +66,7 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     link: Link | None = None  # where its next full block attaches; None: it publishes nothing
     num_linked: int = 0  # blocks before that
+    records_begin: int = 0  # first position of the prompt whose record its slot gives; 0: none
 
     num_preemptions: int = 0
     has_run: bool = False
@@ -94,6 +100,21 @@ class Sequence:
         return (self.request.new.priority, self.request.new.submitted_at, self.request.order)
 
     @property
+    def prompt_records_from(self) -> int:
+        """First position of the prompt whose record it is to bring; 0: none. One output brings them."""
+        return self.request.next_prompt_record if self is self.request.leader else 0
+
+    @property
+    def num_matchable(self) -> int:
+        """Tokens that may be taken from the cache: the others have to be computed."""
+        if self.request.new.records.pooling is Pooling.MEAN:
+            return 0
+        # The last known token is always computed: its logits are what the next one is drawn from.
+        most = self.num_stored - 1
+        first_record = self.prompt_records_from
+        return min(most, first_record - 1) if first_record else most
+
+    @property
     def sampling(self) -> SamplingParams:
         """How to choose its tokens, with a seed of its own."""
         sampling = self.request.new.sampling
@@ -115,6 +136,20 @@ class Sequence:
     def generated_from(self, index: int) -> npt.NDArray[np.int32]:
         """Generated tokens from an index on, those in the batch's tail excepted."""
         return np.frombuffer(self.token_slice(self.num_prompt + index, self.num_stored), np.int32)
+
+    def records_from(self, index: int) -> bytes:
+        """Records of the generated tokens from an index on, those in the batch's tail included."""
+        wishes = self.request.new.records
+        if wishes.pooling is not None:
+            return b"" if index else bytes(self.records)
+        return bytes(self.records[index * WORD_BYTES * wishes.token_words :])
+
+    def cut(self, num_generated: int) -> None:
+        """Forgets the generated tokens behind so many, with their records."""
+        del self.tokens[(self.num_prompt + num_generated) * TOKEN_BYTES :]
+        wishes = self.request.new.records
+        if wishes.pooling is None or not num_generated:
+            del self.records[num_generated * WORD_BYTES * wishes.token_words :]
 
     def end_reason_of(self, token: int, position: int) -> EndReason | None:
         """How a token that was sampled for a position ends the output, if it does."""
