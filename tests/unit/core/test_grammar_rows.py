@@ -121,7 +121,7 @@ def test_preempted_outputs_show_their_tokens_again() -> None:
 
 
 @pytest.mark.parametrize("was_fatal", [False, True])
-def test_a_new_epoch_shows_all_tokens(was_fatal: bool) -> None:
+def test_a_new_epoch_shows_all_tokens(*, was_fatal: bool) -> None:
     replica, grammar = MaskingReplica(), Grammar()
     new = replica.add(max_tokens=20, grammar=grammar)
     for _ in range(5):
