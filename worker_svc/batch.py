@@ -16,10 +16,14 @@ from worker_svc.plan_columns import (
     BlockColumns,
     PlanColumns,
     ProtocolFault,
+    read_blocks,
     read_plan,
     require,
 )
 from worker_svc.slot_sampling import SlotSampling
+
+_NO_ROWS = np.zeros(0, np.int32)
+_NO_BLOCKS = BlockColumns(_NO_ROWS, _NO_ROWS, _NO_ROWS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +68,18 @@ class _Rows:
     width: int  # W
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _SteadyRows:
+    """The rows of a plan in which all were steady: most plans repeat those of the plan before.
+
+    What needs no look at positions is checked and gathered once.
+    """
+
+    column: bytes  # as the plan brought it
+    generations: Int32s  # [R]
+    step: BatchStep
+
+
 class ResidentBatch:
     """The slots of one epoch after another; `clear` begins a new one."""
 
@@ -74,16 +90,20 @@ class ResidentBatch:
         self._states = _SlotStates.empty(limits.max_num_seqs)
         self._tables = np.zeros((limits.max_num_seqs, limits.max_blocks_per_slot), np.int32)
         self._sampling = SlotSampling(limits.max_num_seqs)
+        self._steady: _SteadyRows | None = None
 
     def clear(self) -> None:
         """Forgets all slots: a new epoch begins."""
         self._states = _SlotStates.empty(self._limits.max_num_seqs)
+        self._steady = None
 
     def apply(self, plan: step_pb2.StepPlan) -> PlannedStep:
         """Takes over everything the plan changes and returns the step it describes.
 
         Raises ProtocolFault when the plan breaks a rule or its checksum differs.
         """
+        if self._steady is not None and _repeats(plan, self._steady):
+            return PlannedStep(plan.step, self._repeat(plan, self._steady), _NO_ROWS)
         columns = read_plan(plan, limits=self._limits)
         states = self._states.copy()
         _start_slots(states, columns)
@@ -91,9 +111,39 @@ class ResidentBatch:
         rows = self._advance(states, columns)
         # nothing fails from here on
         self._states = states
-        self._fill_tables(columns)
+        for start in columns.starts:
+            self._tables[start.slot] = 0
+        self._fill_tables(columns.blocks)
         self._sampling.set(columns.starts)
-        return PlannedStep(plan.step, self._step(columns, rows), columns.awaits_mask_rows)
+        step = self._step(columns, rows)
+        self._steady = None
+        if columns.num_steady_rows == columns.slots.size:
+            generations = states.generation[columns.slots]
+            self._steady = _SteadyRows(plan.slots, generations, step)
+        return PlannedStep(plan.step, step, columns.awaits_mask_rows)
+
+    def _repeat(self, plan: step_pb2.StepPlan, rows: _SteadyRows) -> BatchStep:
+        """The same rows, each one position further; the same checks as of any plan."""
+        states, slots = self._states, rows.step.slots
+        starts = states.next_position[slots]
+        _check_sum(plan.slots, rows.generations, starts, plan.position_checksum)
+        blocks = _NO_BLOCKS
+        if plan.new_block_slots or plan.new_block_indexes or plan.new_block_ids:
+            blocks = read_blocks(plan, limits=self._limits)
+            states = states.copy()
+            _add_blocks(states, blocks)
+        ends = starts + 1
+        width = self._check_ends(ends, states.num_blocks[slots])
+        # nothing fails from here on
+        self._states = states
+        states.next_position[slots] = ends
+        self._fill_tables(blocks)
+        return replace(
+            rows.step,
+            start_positions=starts,
+            block_table=self._tables[slots, : width if self._gathers_tables else 0],
+            new_blocks=NewBlocks(blocks.slots, blocks.indexes, blocks.ids),
+        )
 
     def _advance(self, states: _SlotStates, columns: PlanColumns) -> _Rows:
         """Checks every row against its slot and moves the slot behind it."""
@@ -106,21 +156,25 @@ class ResidentBatch:
         num_tokens[columns.num_steady_rows :] = chunks.num_tokens
         samples = np.ones(columns.slots.size, np.bool_)
         samples[columns.num_steady_rows :] = chunks.samples
-        _check_sum(columns, states.generation[columns.slots], starts)
+        generations = states.generation[columns.slots]
+        _check_sum(columns.slots.tobytes(), generations, starts, columns.checksum)
         ends = starts + num_tokens
-        _require_rows(int(ends.max()) <= self._limits.max_model_len, "a row exceeds max_model_len")
-        needed = -(-ends // self._limits.block_size)
-        has_blocks = bool((needed <= states.num_blocks[columns.slots]).all())
-        _require_rows(has_blocks, "a row's slot lacks blocks for its positions")
+        width = self._check_ends(ends, states.num_blocks[columns.slots])
         states.next_position[columns.slots] = ends
         states.has_sampled[columns.slots] = samples
-        return _Rows(num_tokens, starts, samples, int(needed.max()))
+        return _Rows(num_tokens, starts, samples, width)
 
-    def _fill_tables(self, columns: PlanColumns) -> None:
-        for start in columns.starts:
-            self._tables[start.slot] = 0
-        blocks = columns.blocks
-        self._tables[blocks.slots, blocks.indexes] = blocks.ids
+    def _check_ends(self, ends: Int32s, num_blocks: Int32s) -> int:
+        """Whether rows may reach these positions; returns the most blocks that one needs."""
+        _require_rows(int(ends.max()) <= self._limits.max_model_len, "a row exceeds max_model_len")
+        needed = -(-ends // self._limits.block_size)
+        has_blocks = bool((needed <= num_blocks).all())
+        _require_rows(has_blocks, "a row's slot lacks blocks for its positions")
+        return int(needed.max())
+
+    def _fill_tables(self, blocks: BlockColumns) -> None:
+        if blocks.slots.size:
+            self._tables[blocks.slots, blocks.indexes] = blocks.ids
 
     def _step(self, columns: PlanColumns, rows: _Rows) -> BatchStep:
         """A copy of all that the step needs: later plans may change the slots before it runs."""
@@ -137,6 +191,20 @@ class ResidentBatch:
             sampling=self._sampling.rows(columns.slots),
             new_blocks=NewBlocks(blocks.slots, blocks.indexes, blocks.ids),
         )
+
+
+def _repeats(plan: step_pb2.StepPlan, rows: _SteadyRows) -> bool:
+    """Whether nothing but new blocks comes with the same rows; what else there is gets read."""
+    return plan.slots == rows.column and not (
+        plan.starts
+        or plan.chunk_rows
+        or plan.chunk_generations
+        or plan.chunk_num_tokens
+        or plan.chunk_start_positions
+        or plan.chunk_samples
+        or plan.chunk_tokens
+        or plan.awaits_mask_rows
+    )
 
 
 def with_masks(planned: PlannedStep, masks: bytes, *, vocab_size: int) -> BatchStep:
@@ -189,14 +257,12 @@ def _add_blocks(states: _SlotStates, blocks: BlockColumns) -> None:
     states.num_blocks += num_new.astype(np.int32)
 
 
-def _check_sum(columns: PlanColumns, generations: Int32s, starts: Int32s) -> None:
-    positions = b"".join((columns.slots.tobytes(), generations.tobytes(), starts.tobytes()))
+def _check_sum(slots: bytes, generations: Int32s, starts: Int32s, sent: int) -> None:
+    positions = b"".join((slots, generations.tobytes(), starts.tobytes()))
     computed = xxhash.xxh3_64_intdigest(positions)
-    require(
-        computed == columns.checksum,
-        "position_checksum",
-        f"{columns.checksum:016x} was sent, {computed:016x} follows from this side's state",
-    )
+    if computed != sent:  # the text is made only then
+        text = f"{sent:016x} was sent, {computed:016x} follows from this side's state"
+        raise ProtocolFault("position_checksum", text)
 
 
 def _require_rows(holds: bool, rule: str) -> None:  # noqa: FBT001 - reads like assert

@@ -96,7 +96,7 @@ def read_plan(plan: step_pb2.StepPlan, *, limits: BatchLimits) -> PlanColumns:
         slots=slots,
         num_steady_rows=num_steady_rows,
         chunks=chunks,
-        blocks=_read_blocks(plan, limits=limits),
+        blocks=read_blocks(plan, limits=limits),
         starts=_read_starts(plan, limits=limits),
         awaits_mask_rows=_read_awaits_mask_rows(plan, chunks.samples, num_steady_rows),
         checksum=plan.position_checksum,
@@ -174,7 +174,8 @@ def _require_tokens(tokens: Int32s, field: str, *, limits: BatchLimits) -> None:
     require(is_in_range, field, f"ids go from 0 to {limits.vocab_size - 1}")
 
 
-def _read_blocks(plan: step_pb2.StepPlan, *, limits: BatchLimits) -> BlockColumns:
+def read_blocks(plan: step_pb2.StepPlan, *, limits: BatchLimits) -> BlockColumns:
+    """The plan's new blocks; raises ProtocolFault when they break such a rule."""
     slots = _int32s(plan.new_block_slots, "new_block_slots")
     indexes = _int32s(plan.new_block_indexes, "new_block_indexes")
     ids = _int32s(plan.new_block_ids, "new_block_ids")
