@@ -21,9 +21,16 @@ from scheduler_svc.core.refusals import (
     TenantLimit,
     UnknownRequest,
 )
-from scheduler_svc.core.request import EndReason, NewRequest, ResumedOutput, SamplingParams
+from scheduler_svc.core.request import EndReason, NewRequest, ResumedOutput
+from scheduler_svc.engine.rules_codec import (
+    decode_sampling,
+    decode_wishes,
+    encode_sampling,
+    encode_wishes,
+)
 
-MAX_BLOB_BYTES = 2**20
+# A prompt that is echoed is in it: what a frontend takes of a request fits.
+MAX_BLOB_BYTES = 2**27
 
 _END_REASONS: dict[EndReason, engine.EndReason.ValueType] = {
     reason: engine.EndReason.Value(f"END_REASON_{reason.name}") for reason in EndReason
@@ -63,13 +70,7 @@ def decode_submit(submit: engine.Submit, *, owner: int, now: float) -> NewReques
         min_tokens=submit.min_tokens,
         eos_token_ids=tuple(submit.eos_token_ids),
         stop_token_ids=tuple(submit.stop_token_ids),
-        sampling=SamplingParams(
-            temperature=submit.sampling.temperature,
-            top_k=submit.sampling.top_k,
-            top_p=submit.sampling.top_p,
-            min_p=submit.sampling.min_p,
-            seed=submit.sampling.seed,
-        ),
+        sampling=decode_sampling(submit.sampling),
         priority=submit.priority,
         deadline=time_after(submit.deadline_ms, now),
         time_limit_at=time_after(submit.time_limit_ms, now),
@@ -81,6 +82,8 @@ def decode_submit(submit: engine.Submit, *, owner: int, now: float) -> NewReques
         was_accepted=submit.was_accepted,
         is_detached=submit.is_detached,
         num_core_deaths=submit.num_core_deaths,
+        records=decode_wishes(submit),
+        prompt_records=submit.prompt_records,
     )
 
 
@@ -120,11 +123,13 @@ def encode_attached(attached: Attached, *, number: int, now: float) -> engine.At
             engine.AttachedOutput(
                 tokens=output.tokens.tobytes(),
                 end=None if output.end is None else encode_end(output.end, number=number),
+                records=output.records,
             )
             for output in attached.outputs
         ],
         max_tokens=attached.max_tokens,
         num_cached_tokens=-1 if cached is None else cached,
+        prompt_records=attached.prompt_records,
     )
 
 
@@ -145,8 +150,7 @@ def refusal_label(refusal: Refused) -> str:
 
 
 def _encode_submit(request: NewRequest, *, deadline: float | None, now: float) -> engine.Submit:
-    sampling = request.sampling
-    return engine.Submit(
+    submit = engine.Submit(
         tenant=request.tenant,
         request_id=request.request_id,
         blob=request.blob,
@@ -157,13 +161,7 @@ def _encode_submit(request: NewRequest, *, deadline: float | None, now: float) -
         min_tokens=request.min_tokens,
         eos_token_ids=request.eos_token_ids,
         stop_token_ids=request.stop_token_ids,
-        sampling=engine.RequestSampling(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            seed=sampling.seed,
-        ),
+        sampling=encode_sampling(request.sampling),
         priority=request.priority,
         deadline_ms=_milliseconds_until(deadline, now),
         time_limit_ms=_milliseconds_until(request.time_limit_at, now),
@@ -175,6 +173,8 @@ def _encode_submit(request: NewRequest, *, deadline: float | None, now: float) -
         tenant_weight=request.tenant_weight,
         tenant_max_requests=request.tenant_max_requests,
     )
+    encode_wishes(request.records, submit)
+    return submit
 
 
 def _milliseconds_until(time: float | None, now: float) -> int:
@@ -190,6 +190,7 @@ def _decode_resumed(output: engine.ResumedSequence) -> ResumedOutput:
         reason=decode_end_reason(output.reason) if ended else None,
         stop_token_id=output.stop_token_id if has_stop_id else None,
         message=output.message,
+        records=output.records,
     )
 
 

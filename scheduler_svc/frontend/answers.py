@@ -72,6 +72,7 @@ class Answers:
             api.Output(index=index) for index in range(len(stream.record.outputs))
         )
         texts: list[list[str]] = [[] for _ in response.outputs]
+        reasonings: list[list[str]] = [[] for _ in response.outputs]
 
         async def add(chunk: api.StreamChunk) -> None:
             if chunk.HasField("start"):
@@ -81,12 +82,18 @@ class Answers:
                 output = response.outputs[delta.index]
                 output.token_ids.extend(delta.token_ids)
                 texts[delta.index].append(delta.text)
+                reasonings[delta.index].append(delta.reasoning)
+                output.tool_calls.extend(
+                    # each comes whole
+                    api.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)
+                    for call in delta.tool_calls
+                )
                 if delta.HasField("finish"):
                     output.finish.CopyFrom(delta.finish)
 
         await self._send(stream, context, add, call=call)
-        for output, parts in zip(response.outputs, texts, strict=True):
-            output.text = "".join(parts)
+        for output, text, reasoning in zip(response.outputs, texts, reasonings, strict=True):
+            output.text, output.reasoning = "".join(text), "".join(reasoning)
         return response
 
     async def _send(

@@ -7,6 +7,7 @@ reader gets larger chunks. Knows nothing of gRPC or of who reads.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 
 from octavo.internal.v1 import engine_pb2 as engine
@@ -27,10 +28,13 @@ class GenerationStream:
         *,
         model: str,
         replica: str,
-        warnings: Sequence[str],
+        start: api.StreamStart,
         on_finish: Callable[[RequestRecord, engine.Finish], None],
     ) -> None:
-        """`outputs` by index; None for one whose end the client has already."""
+        """`outputs` by index; None for one whose end the client has already.
+
+        `start` has what was known before the core answered.
+        """
         self.record = record
         self._outputs = [output for output in outputs if output is not None]
         self._num_received = sum(
@@ -41,7 +45,7 @@ class GenerationStream:
         self._num_delivered = sum(output.num_sent for output in self._outputs)
         self.model = model
         self._replica = replica
-        self._warnings = tuple(warnings)
+        self._start = start
         self._on_finish = on_finish
         self._news = asyncio.Event()
         self._early: list[api.OutputDelta] = []
@@ -132,15 +136,17 @@ class GenerationStream:
         )
         if not self._is_begun:
             self._is_begun = True
+            chunk.start.CopyFrom(self._start)
             chunk.start.MergeFrom(
                 api.StreamStart(
                     seed=submit.sampling.seed,
                     replica=self._replica,
                     model=self.model,
                     max_tokens=self.record.max_tokens,
-                    warnings=self._warnings,
                 )
             )
+            if chunk.start.HasField("prompt"):
+                chunk.start.prompt.token_ids.extend(array("i", submit.prompt_tokens))
         return chunk
 
     def _raise_status(self) -> None:

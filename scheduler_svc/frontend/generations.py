@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from octavo.internal.v1 import engine_pb2 as engine
+from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.blob import BlobInvalid, read_blob, text_rules
 from scheduler_svc.frontend.errors import (
     GenerationFailed,
@@ -21,6 +22,7 @@ from scheduler_svc.frontend.output_stream import OutputStream
 from scheduler_svc.frontend.record import RequestRecord
 from scheduler_svc.frontend.request import ParsedRequest, TextRules
 from scheduler_svc.frontend.submission import new_record
+from scheduler_svc.frontend.text.answer_parts import AnswerSplitter
 from scheduler_svc.frontend.text.stops import StopMatcher
 from scheduler_svc.frontend.text.text_stream import TextStream
 from scheduler_svc.frontend.traffic import Traffic
@@ -53,7 +55,7 @@ class Generations:
         stream = self._stream(
             record,
             request.text_rules,
-            warnings=request.warnings,
+            start=read_blob(request.blob).start,
             num_delivered=[len(received.token_ids) for received in request.received],
             ended=[received.end is not None for received in request.received],
         )
@@ -91,8 +93,12 @@ class Generations:
         ends = frozenset((*record.submit.eos_token_ids, *record.submit.stop_token_ids))
         return self._stream(
             record,
-            text_rules(facts.generation, end_token_ids=ends),
-            warnings=facts.warnings,
+            text_rules(
+                facts.generation,
+                end_token_ids=ends,
+                starts_in_reasoning=facts.starts_in_reasoning,
+            ),
+            start=facts.start,
             num_delivered=from_tokens,
         )
 
@@ -108,7 +114,7 @@ class Generations:
         record: RequestRecord,
         rules: TextRules,
         *,
-        warnings: Sequence[str],
+        start: api.StreamStart,
         num_delivered: Sequence[int] = (),
         ended: Sequence[bool] = (),
     ) -> GenerationStream:
@@ -121,25 +127,45 @@ class Generations:
             delivered = num_delivered[index] if index < len(num_delivered) else 0
             text = TextStream(
                 self._model.tokenizer.detokenizer(
-                    prompt, skip_special_tokens=rules.skip_special_tokens
+                    prompt, skip_special_tokens=rules.skip_special_tokens, shown=rules.marks
                 ),
                 StopMatcher(rules.stop_strings, include_stop=rules.include_stop),
+                splitter=_splitter(rules),
                 min_tokens=rules.min_tokens,
                 num_delivered_tokens=delivered,
             )
-            outputs.append(OutputStream(index, mirror, text, rules, num_delivered=delivered))
+            outputs.append(
+                OutputStream(
+                    index,
+                    mirror,
+                    text,
+                    rules,
+                    request_id=record.submit.request_id,
+                    num_delivered=delivered,
+                )
+            )
         return GenerationStream(
             record,
             outputs,
             model=self._model.name,
             replica=self._replica,
-            warnings=warnings,
+            start=start,
             on_finish=self._finish,
         )
 
     def _finish(self, record: RequestRecord, finish: engine.Finish) -> None:
         self._ledger.finish(record, finish)
         self._traffic.output_finished(finish)
+
+
+def _splitter(rules: TextRules) -> AnswerSplitter | None:
+    if not (rules.split_reasoning or rules.parse_tool_calls):
+        return None
+    return AnswerSplitter(
+        split_reasoning=rules.split_reasoning,
+        parse_tool_calls=rules.parse_tool_calls,
+        starts_in_reasoning=rules.starts_in_reasoning,
+    )
 
 
 def _check_from_tokens(record: RequestRecord, from_tokens: Sequence[int]) -> None:

@@ -6,12 +6,15 @@ last tokens comes before it. Knows nothing of gRPC or of other outputs.
 
 from __future__ import annotations
 
+import xxhash
+
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.finish_reasons import PUBLIC_REASON
 from scheduler_svc.frontend.output_record import OutputRecord
 from scheduler_svc.frontend.request import TextRules
 from scheduler_svc.frontend.text.text_stream import StopHit, TextDelta, TextStream
+from scheduler_svc.frontend.text.tool_calls import ParsedCall
 
 # Work between two turns of the event loop: about a millisecond.
 _MAX_TOKENS_AT_ONCE = 1024
@@ -28,6 +31,7 @@ class OutputStream:
         text: TextStream,
         rules: TextRules,
         *,
+        request_id: str,
         num_delivered: int,
     ) -> None:
         """`text` leaves out the first `num_delivered` tokens: the client has them."""
@@ -35,6 +39,7 @@ class OutputStream:
         self._record = record
         self._text = text
         self._rules = rules
+        self._request_id = request_id
         self._num_taken = 0
         self.num_sent = num_delivered
         self.finish: engine.Finish | None = None
@@ -113,10 +118,7 @@ class OutputStream:
         reason = PUBLIC_REASON.get(end.reason)
         if reason is not None:
             rest = self._text.finish(num_silent_tokens=self._num_silent(end))
-            news = TextDelta(
-                text=news.text + rest.text,
-                num_released_tokens=news.num_released_tokens + rest.num_released_tokens,
-            )
+            news = news.joined(rest)
             if rest.stop is not None:
                 return self._end_at_stop(news, rest.stop)
         self.finish = engine.Finish(
@@ -142,4 +144,16 @@ class OutputStream:
             text=news.text,
             token_ids=self._record.tokens[first : self.num_sent],
             finish=finish,
+            reasoning=news.reasoning,
+            tool_calls=[self._tool_call(call) for call in news.calls],
+        )
+
+    def _tool_call(self, call: ParsedCall) -> api.ToolCallDelta:
+        """A whole call. Its id is the same wherever the stream goes on."""
+        place = f"{self._request_id}/{self._index}/{call.index}".encode()
+        return api.ToolCallDelta(
+            index=call.index,
+            id=f"call_{xxhash.xxh3_128_hexdigest(place)[:24]}",
+            name=call.name,
+            arguments_json=call.arguments_json,
         )

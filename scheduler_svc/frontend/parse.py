@@ -24,12 +24,15 @@ from scheduler_svc.frontend.parse_stopping import (
 )
 from scheduler_svc.frontend.prompt import EncodedPrompt, PromptEncoder, no_room_rule
 from scheduler_svc.frontend.request import ParsedRequest
+from scheduler_svc.frontend.text.reasoning import opens_reasoning
 from scheduler_svc.frontend.violations import Violations
 
 _LONGEST_KEEP_S = 366.0 * 86_400
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _REQUEST_ID_RULE = "must be 1 to 128 characters of letters, digits, '.', '_', ':' and '-'"
 _LOWEST_PRIORITY = 8
+# A mark that opens the reasoning is among so many last tokens of a prompt, or it does not open it.
+_REASONING_TAIL = 16
 
 
 class RequestParser:
@@ -112,6 +115,7 @@ class RequestParser:
         )
         violations.raise_if_any()
 
+        starts_in_reasoning = prompt.leaves_reasoning_open or self._opens_reasoning(prompt)
         warnings = (
             *prompt.warnings,
             *_keep_for_warnings(keep_for_s, limits),
@@ -129,7 +133,9 @@ class RequestParser:
             eos_token_ids=eos_token_ids,
             stop_token_ids=stopping.stop_token_ids,
             text_rules=text_rules(
-                generation, end_token_ids=frozenset((*eos_token_ids, *stopping.stop_token_ids))
+                generation,
+                end_token_ids=frozenset((*eos_token_ids, *stopping.stop_token_ids)),
+                starts_in_reasoning=starts_in_reasoning,
             ),
             priority=within(priorities, priority),
             time_limit_ms=stopping.time_limit_ms,
@@ -140,7 +146,11 @@ class RequestParser:
             age_ms=age_ms,
             warnings=warnings,
             body_digest=body_digest(generation),
-            blob=write_blob(generation, warnings=warnings),
+            blob=write_blob(
+                generation,
+                start=self._start_of(generation, prompt, warnings),
+                starts_in_reasoning=starts_in_reasoning,
+            ),
         )
 
     async def _encoded(
@@ -153,6 +163,23 @@ class RequestParser:
             rule = no_room_rule(len(encoded.token_ids), limits)
             violations.add("generation.prompt", rule)
         return encoded
+
+    def _opens_reasoning(self, prompt: EncodedPrompt) -> bool:
+        tail = prompt.token_ids[-_REASONING_TAIL:]
+        return opens_reasoning(self._model.tokenizer.decode(tail, skip_special_tokens=False))
+
+    def _start_of(
+        self, generation: api.Generation, prompt: EncodedPrompt, warnings: tuple[str, ...]
+    ) -> api.StreamStart:
+        """What a stream says first, as far as it is known now."""
+        start = api.StreamStart(warnings=warnings, num_truncated_tokens=prompt.num_truncated)
+        if generation.output.echo:
+            text = prompt.text
+            if prompt.num_truncated or not text:
+                decode = self._model.tokenizer.decode
+                text = decode(prompt.token_ids, skip_special_tokens=False)
+            start.prompt.text = text
+        return start
 
     def _eos_token_ids(self, limits: RequestLimits) -> tuple[int, ...]:
         ids = self._model.tokenizer.eos_token_ids

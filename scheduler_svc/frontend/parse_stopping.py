@@ -10,7 +10,7 @@ from scheduler_svc.frontend.violations import Violations
 
 MAX_STOPS = 1024
 MAX_STOP_BYTES = 4096
-# The core keeps what describes a request's text in 1 MiB, stop strings included.
+# Each frontend that takes the request over reads them again.
 MAX_STOP_BYTES_TOGETHER = 960 * 1024
 MAX_STREAM_INTERVAL = 1024
 _MAX_INT32 = 2**31 - 1

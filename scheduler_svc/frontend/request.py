@@ -10,6 +10,8 @@ from array import array
 from dataclasses import dataclass
 
 from octavo.internal.v1 import engine_pb2 as engine
+from scheduler_svc.frontend.text.reasoning import REASONING_MARKS
+from scheduler_svc.frontend.text.tool_calls import CALL_MARKS
 from scheduler_svc.frontend.token_rules import NO_RECORDS, NO_RULES, TokenRules, WantedRecords
 
 
@@ -34,6 +36,16 @@ class TextRules:
     min_tokens: int
     end_token_ids: frozenset[int]  # model's and request's: each ends an output once it may
     stream_interval: int
+    split_reasoning: bool = False
+    parse_tool_calls: bool = False
+    starts_in_reasoning: bool = False
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Tokens that are read, however special they are."""
+        if self.parse_tool_calls:
+            return (*REASONING_MARKS, *CALL_MARKS)
+        return REASONING_MARKS if self.split_reasoning else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

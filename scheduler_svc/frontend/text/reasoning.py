@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OPEN_MARK = "<think>"
 CLOSE_MARK = "</think>"
+REASONING_MARKS = (OPEN_MARK, CLOSE_MARK)
 
 
 def opens_reasoning(prompt_end: str) -> bool:

@@ -1,10 +1,11 @@
 """One output's text as it grows: detokenizing, stop strings, and which tokens may be sent.
 
 A token is released once all its text is certain: no half character, no possible beginning of a stop
-string. Text leaves with the token it belongs to, so the text behind n released tokens depends on
-nothing but the output's tokens: whoever has n tokens has exactly that text, and a replay of the
-same tokens can go on behind it. The one exception is the delta through a stop: its text ends at the
-stop while its tokens reach to the one that completed it. Knows nothing of requests or gRPC.
+string or of a mark, no call that is not whole. Text leaves with the token it belongs to, so the
+text behind n released tokens depends on nothing but the output's tokens: whoever has n tokens has
+exactly that text, and a replay of the same tokens can go on behind it. The one exception is the
+delta through a stop: its text ends at the stop while its tokens reach to the one that completed it.
+Knows nothing of requests or gRPC.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler_svc.frontend.text.answer_parts import AnswerPart, AnswerSplitter
 from scheduler_svc.frontend.text.detokenizer import Detokenizer
 from scheduler_svc.frontend.text.stops import StopMatch, StopMatcher
+from scheduler_svc.frontend.text.tool_calls import ParsedCall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +34,18 @@ class TextDelta:
     text: str
     num_released_tokens: int  # how many further tokens go with the text
     stop: StopHit | None = None
+    reasoning: str = ""
+    calls: tuple[ParsedCall, ...] = ()
+
+    def joined(self, rest: TextDelta) -> TextDelta:
+        """This and what followed it, as one."""
+        return TextDelta(
+            text=self.text + rest.text,
+            num_released_tokens=self.num_released_tokens + rest.num_released_tokens,
+            stop=rest.stop,
+            reasoning=self.reasoning + rest.reasoning,
+            calls=self.calls + rest.calls,
+        )
 
 
 class TextStream:
@@ -41,15 +56,18 @@ class TextStream:
         detokenizer: Detokenizer,
         matcher: StopMatcher,
         *,
+        splitter: AnswerSplitter | None = None,
         min_tokens: int = 0,
         num_delivered_tokens: int = 0,
     ) -> None:
         """Start an output; deltas leave out the first `num_delivered_tokens` and their text.
 
-        A stop string that is complete within the first `min_tokens` tokens does not count.
+        A stop string that is complete within the first `min_tokens` tokens does not count. With a
+        splitter, what is not the answer's text goes apart; stop strings are looked for in all.
         """
         self._detokenizer = detokenizer
         self._matcher = matcher
+        self._splitter = splitter
         self._min_tokens = min_tokens
         self._num_delivered = num_delivered_tokens
         self._num_pushed = 0
@@ -67,7 +85,7 @@ class TextStream:
             match = self._read(self._detokenizer.push(token_id))
             if match:
                 return self._end_at(match)
-        return self._release(up_to=self._matcher.num_safe)
+        return self._release(up_to=self._settle(self._matcher.num_safe))
 
     def finish(self, *, num_silent_tokens: int = 0) -> TextDelta:
         """End the output at something else than a stop string, and let go of all that is held.
@@ -82,27 +100,59 @@ class TextStream:
         end = self._held_from + len(self._held_text)
         self._num_pushed += num_silent_tokens
         self._detokenizer.ends.extend([end] * num_silent_tokens)
+        self._settle(end)
+        if self._splitter is not None:
+            self._splitter.finish()
         return self._release(up_to=end)
 
     def _read(self, text: str) -> StopMatch | None:
         self._held_text += text
         return self._matcher.read(text, may_stop=self._num_pushed > self._min_tokens)
 
+    def _settle(self, num_safe: int) -> int:
+        """How many characters are certain, of those that no stop string takes back."""
+        if self._splitter is None:
+            return num_safe
+        num_read = self._splitter.num_read - self._held_from
+        self._splitter.read(self._held_text[num_read : num_safe - self._held_from])
+        return self._splitter.num_settled
+
     def _release(self, *, up_to: int) -> TextDelta:
         ends = self._detokenizer.ends
         begin = end = self._held_from
-        num_new = 0
-        while ends and ends[0] <= up_to:
+        num_before = max(self._num_released, self._num_delivered)
+        for _ in range(self._num_releasable(up_to)):
             end = ends.popleft()
             self._num_released += 1
             if self._num_released <= self._num_delivered:
                 begin = end
-            else:
-                num_new += 1
-        text = self._held_text[begin - self._held_from : end - self._held_from]
+        part = self._part(begin, end)
         self._held_text = self._held_text[end - self._held_from :]
         self._held_from = end
-        return TextDelta(text=text, num_released_tokens=num_new)
+        return TextDelta(
+            text=part.text,
+            num_released_tokens=max(0, self._num_released - num_before),
+            reasoning=part.reasoning,
+            calls=part.calls,
+        )
+
+    def _num_releasable(self, up_to: int) -> int:
+        """Tokens whose text is certain; none of a call's tokens goes before the call."""
+        num_certain = 0
+        for number, end in enumerate(self._detokenizer.ends, start=1):
+            if end > up_to:
+                break
+            if self._splitter is None or not self._splitter.is_inside_call(end):
+                num_certain = number
+        return num_certain
+
+    def _part(self, begin: int, end: int) -> AnswerPart:
+        """What is between two settled places, where nothing before the first is wanted."""
+        if self._splitter is None:
+            text = self._held_text[begin - self._held_from : end - self._held_from]
+            return AnswerPart(text=text)
+        self._splitter.take(begin)
+        return self._splitter.take(end)
 
     def _end_at(self, match: StopMatch) -> TextDelta:
         """Let go of the text before the stop, with all tokens up to the one just pushed."""
@@ -112,7 +162,17 @@ class TextStream:
         begin = self._held_from
         for _ in range(before - self._num_released):
             begin = self._detokenizer.ends.popleft()
-        end = max(begin, self._matcher.cut(match)) if before < num_tokens else begin
-        text = self._held_text[begin - self._held_from : end - self._held_from]
+        cut = self._matcher.cut(match)
+        end = max(begin, cut) if before < num_tokens else begin
+        self._settle(cut)
+        if self._splitter is not None:
+            self._splitter.finish()
+        part = self._part(begin, end)
         self._held_text = ""
-        return TextDelta(text=text, num_released_tokens=num_tokens - before, stop=self._stop)
+        return TextDelta(
+            text=part.text,
+            num_released_tokens=num_tokens - before,
+            stop=self._stop,
+            reasoning=part.reasoning,
+            calls=part.calls,
+        )

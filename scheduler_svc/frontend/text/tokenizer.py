@@ -87,10 +87,18 @@ class Tokenizer:
         return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     def detokenizer(
-        self, prompt_ids: Sequence[int], *, skip_special_tokens: bool = True
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        shown: Sequence[str] = (),
     ) -> Detokenizer:
-        """Return an incremental decoder for what is generated behind the prompt."""
+        """Return an incremental decoder for what is generated behind the prompt.
+
+        The tokens of the texts `shown` are not left out, special or not.
+        """
         hidden_ids = self.special_token_ids if skip_special_tokens else frozenset()
+        hidden_ids -= {self._backend.token_to_id(text) for text in shown}
         pieces = self._pieces
         if isinstance(pieces, TextPieces):
             tail = prompt_tail(_fallback_pieces_from_end(pieces, prompt_ids))

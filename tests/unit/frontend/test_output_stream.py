@@ -60,7 +60,7 @@ def run(
         min_tokens=rules.min_tokens,
         num_delivered_tokens=num_received,
     )
-    stream = OutputStream(0, record, text, rules, num_delivered=num_received)
+    stream = OutputStream(0, record, text, rules, request_id="r", num_delivered=num_received)
     joined = Joined(num_received=num_received)
 
     def look() -> None:
@@ -147,7 +147,7 @@ def test_an_end_waits_for_all_tokens_before_it(model: ServedModel) -> None:
     )
     record = OutputRecord()
     text = TextStream(model.tokenizer.detokenizer([]), StopMatcher(()))
-    stream = OutputStream(0, record, text, rules, num_delivered=0)
+    stream = OutputStream(0, record, text, rules, request_id="r", num_delivered=0)
     record.note_end(engine.OutputEnd(num_tokens=2, reason=engine.END_REASON_LENGTH))
     record.take_one(0, 64)
     first = stream.advance()
