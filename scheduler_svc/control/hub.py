@@ -13,8 +13,13 @@ import zmq.asyncio
 from google.protobuf.message import DecodeError
 
 from octavo.internal.v1 import control_pb2 as control
+from scheduler_svc.seldom_log import SeldomLog
 
 _LOG = logging.getLogger(__name__)
+
+
+# far above the longest list of requests; a peer that sends more is disconnected
+_MAX_MESSAGE_BYTES = 64 * 2**20
 
 
 class NoAnswer(Exception):
@@ -46,6 +51,7 @@ class ControlHub:
 
     def __init__(self, endpoint: str, *, clock: Callable[[], float]) -> None:
         self._endpoint = endpoint
+        self._garbage = SeldomLog(_LOG, "dropped %d control messages that are no ChildMessage")
         self._clock = clock
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -58,6 +64,7 @@ class ControlHub:
         """Opens the socket."""
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
         self._socket.bind(self._endpoint)
 
     def close(self) -> None:
@@ -83,7 +90,7 @@ class ControlHub:
         try:
             message = control.ChildMessage.FromString(frames[-1] if frames else b"")
         except DecodeError:
-            _LOG.warning("dropped a control message that is no ChildMessage")
+            self._garbage.note()
             return None
         return self._note(identity, message, self._clock())
 

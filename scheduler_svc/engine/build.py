@@ -29,6 +29,9 @@ from scheduler_svc.engine.worker_link import EpochSettings, WorkerLink
 # plans are few and beats are small; a frontend that lags is better served by one merged message
 _MAX_UNSENT_TO_RANKS = 1000
 _MAX_UNSENT_TO_FRONTENDS = 64
+# far above the largest that our own processes send
+_MAX_BYTES_FROM_WORKERS = 64 * 2**20
+_MAX_BYTES_FROM_FRONTENDS = 512 * 2**20
 # of the step deadline's floor; what takes longer announces itself (Busy)
 _HANDSHAKE_FACTOR = 6.0
 _PATIENCE_FACTOR = 0.5
@@ -58,9 +61,24 @@ def build_loop(
         now=clock(),
     )
     sockets = Sockets(
-        steps=Router(context, endpoints.steps, max_unsent=_MAX_UNSENT_TO_RANKS),
-        workers=Router(context, endpoints.workers, max_unsent=_MAX_UNSENT_TO_RANKS),
-        engine=Router(context, endpoints.engine, max_unsent=_MAX_UNSENT_TO_FRONTENDS),
+        steps=Router(
+            context,
+            endpoints.steps,
+            max_unsent=_MAX_UNSENT_TO_RANKS,
+            max_bytes=_MAX_BYTES_FROM_WORKERS,
+        ),
+        workers=Router(
+            context,
+            endpoints.workers,
+            max_unsent=_MAX_UNSENT_TO_RANKS,
+            max_bytes=_MAX_BYTES_FROM_WORKERS,
+        ),
+        engine=Router(
+            context,
+            endpoints.engine,
+            max_unsent=_MAX_UNSENT_TO_FRONTENDS,
+            max_bytes=_MAX_BYTES_FROM_FRONTENDS,
+        ),
     )
     loop = Loop(build_parts(config, sockets, start), sockets, clock=clock)
     control_child = ControlChild(

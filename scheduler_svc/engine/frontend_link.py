@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.engine.connection import Connection
 from scheduler_svc.engine.router import Sender
+from scheduler_svc.seldom_log import SeldomLog
 
 PROTOCOL_VERSION = 1
 UNSEEN_AFTER_S = 1.5
@@ -58,6 +59,9 @@ class FrontendLink:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self._garbage = SeldomLog(
+            _LOG, "dropped %d messages on the engine socket that are no FrontendToCore"
+        )
         self._by_identity: dict[bytes, Connection] = {}
         self._by_owner: dict[int, Connection] = {}
         self._num_owners = 0
@@ -85,7 +89,7 @@ class FrontendLink:
         try:
             message = engine.FrontendToCore.FromString(payload)
         except DecodeError:
-            _LOG.warning("dropped a message on the engine socket that is no FrontendToCore")
+            self._garbage.note()
             return None
         if message.WhichOneof("kind") == "hello":
             return self._receive_hello(identity, message, now)

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.engine.router import Sender, Sent
+from scheduler_svc.seldom_log import SeldomLog
 
 _LOG = logging.getLogger(__name__)
 
@@ -20,6 +21,9 @@ class GroupLink:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self._garbage = SeldomLog(
+            _LOG, "dropped %d messages on the workers' socket that are no ChildMessage"
+        )
         self._identity: bytes | None = None
         self._num_pings = 0
         self._state = control.GroupState()
@@ -39,7 +43,7 @@ class GroupLink:
         try:
             message = control.ChildMessage.FromString(payload)
         except DecodeError:
-            _LOG.warning("dropped a message on the workers' socket that is no ChildMessage")
+            self._garbage.note()
             return None
         kind = message.WhichOneof("kind")
         if kind == "hello":

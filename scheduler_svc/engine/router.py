@@ -29,10 +29,17 @@ class Router:
     """`bind` first; sends and receives never wait."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, max_unsent: int
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        *,
+        max_unsent: int,
+        max_bytes: int,
     ) -> None:
+        """A peer that sends a message above `max_bytes` is disconnected."""
         self._endpoint = endpoint
         self._max_unsent = max_unsent
+        self._max_bytes = max_bytes
         self.socket = context.socket(zmq.ROUTER)
 
     def bind(self) -> None:
@@ -40,6 +47,7 @@ class Router:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, self._max_unsent)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, self._max_bytes)
         try:
             self.socket.bind(self._endpoint)
         except zmq.ZMQError as error:

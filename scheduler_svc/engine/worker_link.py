@@ -18,6 +18,7 @@ from scheduler_svc.engine.rank_group import RankGroup
 from scheduler_svc.engine.router import Sender, Sent
 from scheduler_svc.engine.step_codec import MalformedMessage, decode_result
 from scheduler_svc.engine.worker_events import EpochBegun, EpochEnded, StepDone, WorkerEvent
+from scheduler_svc.seldom_log import SeldomLog
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,6 +38,9 @@ class WorkerLink:
 
     def __init__(self, sender: Sender, settings: EpochSettings) -> None:
         self._sender = sender
+        self._garbage = SeldomLog(
+            _LOG, "dropped %d messages on the step socket that are no RankMessage"
+        )
         self._settings = settings
         self._gathering = Gathering(sender, limit_s=settings.handshake_limit_s)
         self._busy = BusyRanks()
@@ -99,7 +103,7 @@ class WorkerLink:
         try:
             message = step.RankMessage.FromString(payload)
         except DecodeError:
-            _LOG.warning("dropped a message on the step socket that is no RankMessage")
+            self._garbage.note()
             return
         kind = message.WhichOneof("kind")
         if kind == "busy":

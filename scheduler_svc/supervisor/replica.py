@@ -17,11 +17,11 @@ from scheduler_svc.control.hub import ControlHub
 from scheduler_svc.endpoints import Endpoints
 from scheduler_svc.metrics.exporter import SnapshotStore
 from scheduler_svc.metrics.http import MetricsServer
-from scheduler_svc.security.denial_log import DenialLog
 from scheduler_svc.security.guard import KeyGuard
 from scheduler_svc.security.keys import key_ring
 from scheduler_svc.security.ports import admin_tls
 from scheduler_svc.security.tls import server_credentials
+from scheduler_svc.seldom_log import SeldomLog
 from scheduler_svc.supervisor.child import Child
 from scheduler_svc.supervisor.commands import core_command, frontend_command, workers_command
 from scheduler_svc.supervisor.ports import AddressTaken, InferenceAddress
@@ -100,7 +100,10 @@ def _listen_metrics(metrics: MetricsServer, config: ServiceConfig) -> str:
 
 def _admin_guards(config: ServiceConfig) -> list[KeyGuard]:
     keys = key_ring(flag="--admin-keys-file", path=config.admin_keys_file)
-    return [] if keys is None else [KeyGuard(keys, on_denial=DenialLog("admin").note)]
+    if keys is None:
+        return []
+    denials = SeldomLog(_LOG, "admin port: refused %d calls without a known key")
+    return [KeyGuard(keys, on_denial=denials.note)]
 
 
 async def _listen_admin(

@@ -25,8 +25,15 @@ class Ends:
         self._folder = folder
         self._sockets: list[zmq.Socket[bytes]] = []
 
-    def router(self, *, max_unsent: int = 1000, name: str = "test") -> Router:
-        router = Router(self.context, f"ipc://{self._folder}/{name}.sock", max_unsent=max_unsent)
+    def router(
+        self, *, max_unsent: int = 1000, max_bytes: int = 1 << 20, name: str = "test"
+    ) -> Router:
+        router = Router(
+            self.context,
+            f"ipc://{self._folder}/{name}.sock",
+            max_unsent=max_unsent,
+            max_bytes=max_bytes,
+        )
         self._sockets.append(router.socket)
         router.bind()
         return router
@@ -137,3 +144,13 @@ def test_largest_plan_arrives_whole(ends: Ends) -> None:
 def test_endpoint_that_cannot_be_bound_is_named(ends: Ends) -> None:
     with pytest.raises(CannotBind, match="missing/test"):
         ends.router(name="missing/test")
+
+
+def test_a_peer_that_sends_too_much_at_once_is_disconnected(ends: Ends) -> None:
+    router = ends.router(max_bytes=1000)
+    peer = ends.peer()
+    peer.send(b"hello")
+    wait_for(router)
+    peer.send(bytes(1001))
+    send_until(router, b"x", Sent.GONE, lambda: time.sleep(0.001))
+    assert router.receive() is None
