@@ -10,12 +10,14 @@ Who computed what is read from the worker. What must hold of each plan:
 - so the counters of tenants that both wait stay within a bound;
 - within one tenant and class no request waits behind more than so many later arrivals.
 
+And at any time each living sequence is in the one place its phase says.
+
 Counters move while a plan is made, by at most one step's tokens: so much slack there is.
 """
 
+from collections import Counter
 from dataclasses import dataclass
-
-import pytest
+from math import isclose
 
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.request import Request
@@ -57,6 +59,7 @@ class Referee:
         self.worker = worker
         self.weights = weights
         self.num_passed: dict[int, int] = {}  # later arrivals that began before, by order
+        self.tenants: dict[int, str] = {}  # by the seed of who was computed for
         self.leads: dict[tuple[str, str], float] = {}  # when both began to wait
 
     def look(self, now: float) -> Scene:
@@ -84,6 +87,27 @@ class Referee:
         self._judge_passes(before)
         self._judge_leads(served, now)
 
+    def check_books(self) -> None:
+        """Each sequence that lives is in one place, each that has ended has ended once."""
+        core, room = self.core, self.core._lifecycle.room
+        places: Counter[Phase] = Counter()
+        unbegun: list[Request] = []
+        for request in self._living():
+            phases = [sequence.phase for sequence in request.sequences]
+            num_ended = phases.count(Phase.ENDED)
+            assert request.num_live == len(phases) - num_ended, "an output ends twice or never"
+            assert num_ended == sum(each.end is not None for each in request.sequences)
+            places.update(phases)
+            if request.start is None:
+                unbegun.append(request)
+        counts, epoch = core.counts(), core._lifecycle.epoch
+        assert places[Phase.WAITING] == counts.num_waiting, "who waits stands in the queue"
+        slots = [] if epoch is None else [each.phase for each in epoch.batch.occupied()]
+        for phase in (Phase.RUNNING, Phase.LEAVING):
+            assert places[phase] == slots.count(phase), "who runs has a slot"
+        assert room.census.num_requests == len(unbegun)
+        assert counts.num_waiting_tokens == sum(len(each.new.prompt) for each in unbegun)
+
     # --- within ---
 
     @property
@@ -92,17 +116,22 @@ class Referee:
         return limits.max_num_batched_tokens / min(self.weights.values())
 
     def _judge_charges(self, before: Scene, served: dict[str, float]) -> None:
-        tenants = {
-            sequence.sampling.seed: request.new.tenant
-            for request in self._living()
-            for sequence in request.sequences
-        }
         expected = dict(before.served)
         for seed, count in self.worker.num_computed.items():
             num_new = count - before.num_computed.get(seed, 0)
             if num_new:
-                expected[tenants[seed]] += num_new / self.weights[tenants[seed]]
-        assert served == pytest.approx(expected), "tenants are charged what is computed for them"
+                tenant = self._tenant_of(seed)
+                expected[tenant] += num_new / self.weights[tenant]
+        assert served.keys() == expected.keys()
+        for tenant, counter in served.items():
+            assert isclose(counter, expected[tenant]), "tenants are charged what is computed"
+
+    def _tenant_of(self, seed: int) -> str:
+        if seed not in self.tenants:
+            for request in self._living():
+                for sequence in request.sequences:
+                    self.tenants[sequence.sampling.seed] = request.new.tenant
+        return self.tenants[seed]
 
     def _judge_order(
         self,

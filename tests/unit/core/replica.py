@@ -98,6 +98,7 @@ class Replica:
         self.touched: deque[tuple[set[int], set[int]]] = deque()
         self.num_submitted = 0
         self.referee = Referee(self.core, self.worker, weights) if weights else None
+        self.before_plan: Callable[[], None] = lambda: None
         self.core.start_epoch(self.limits, self.now)
 
     # --- intake ---
@@ -147,6 +148,7 @@ class Replica:
         """Plans a step if the core can, and lets the worker run it; the result waits."""
         if not self.core.can_plan:
             return None
+        self.before_plan()
         before = self.referee.look(self.now) if self.referee else None
         plan = self.core.plan(self.now)
         if plan is not None:

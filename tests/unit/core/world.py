@@ -5,6 +5,7 @@ disturbance, and must not show in any stream. Choices come from a `random.Random
 played again from its seed, or be drawn and made smaller by hypothesis.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -14,12 +15,21 @@ import numpy as np
 from xxhash import xxh3_128_digest
 
 from scheduler_svc.core.block_pool import BlockPool
-from scheduler_svc.core.estimate import Question
-from scheduler_svc.core.listing import Wish
-from scheduler_svc.core.news import Accepted, Attached
-from scheduler_svc.core.plan import BadResult
-from scheduler_svc.core.refusals import BodyDiffers, QueueFull, Refused, UnknownRequest
-from scheduler_svc.core.request import EndReason, NewRequest, ResumedOutput, SamplingParams
+from scheduler_svc.core.news import Accepted, Attached, OutputEnd
+from scheduler_svc.core.refusals import (
+    QueueFull,
+    Refused,
+    UnknownRequest,
+)
+from scheduler_svc.core.request import (
+    EndReason,
+    NewRequest,
+    Request,
+    ResumedOutput,
+    SamplingParams,
+)
+from scheduler_svc.core.sequence import Phase
+from tests.unit.core.faults import Faults
 from tests.unit.core.replica import Reader, Replica, expected_output, limits, prompt_of
 
 VOCAB_SIZE = 40  # small, so that stop ids are met
@@ -35,10 +45,16 @@ class HidingPool(BlockPool):
     """A pool that has fewer blocks to hand out whenever it is told so."""
 
     num_hidden = 0
+    num_refused = 0
 
     @property
     def num_available(self) -> int:
         return max(0, super().num_available - self.num_hidden)
+
+    def take(self, count: int) -> list[int] | None:
+        blocks = super().take(count)
+        self.num_refused += blocks is None and count <= super().num_available
+        return blocks
 
 
 @dataclass
@@ -55,11 +71,6 @@ class Tracked:
     is_cut: bool = False  # its first output was ended by its owner
 
 
-def tracked_name(tracked: Tracked) -> tuple[str, str]:
-    """A request's global name."""
-    return tracked.new.tenant, tracked.new.request_id
-
-
 class World:
     """A replica, its owners, and everything that befalls them."""
 
@@ -68,7 +79,7 @@ class World:
         pick = random.choice
         self.limits = limits(
             block_size=pick([1, 2, 4]),
-            num_blocks=random.randint(4, 16),
+            num_blocks=random.randint(4, random.choice([16, 48])),
             max_num_seqs=random.randint(1, 6),
             max_num_batched_tokens=random.randint(1, 24),
             max_model_len=random.randint(8, 40),
@@ -80,17 +91,22 @@ class World:
             "use_prefix_cache": pick([True, True, False]),
             "max_times_passed": pick([1, 32]),
             "max_orphan_tokens": pick([1, 5, 100]),
-            "max_queue_requests": pick([2, 1000]),
+            "max_queue_requests": pick([2, 12, 12, 1000]),
             "max_retained_tokens": pick([0, 50, 1_000_000]),
             "ageing_s": pick([0.05, 30.0]),
             "digest": pick([xxh3_128_digest, xxh3_128_digest, cut_digest]),
         }
         self.weights = {"a": 1.0, "b": pick([0.5, 1.0, 1.0, 4.0])}
+        # How often blocks are refused: now and then, or anew for each plan.
+        self.is_flaky = random.random() < 0.25
+        self.met: Counter[str] = Counter()  # which disturbances there were
+        self.accepted: list[Request] = []  # by the core that lives
         self.tracked: list[Tracked] = []
+        self.faults = Faults(self)
         self.number = 0
         self.owner = 1
         self.num_hidden = 0
-        self.replica = Replica(self.limits, weights=self.weights, **self.policy)
+        self.replica = self.new_replica()
         self.hide_blocks()
 
     def drive(self, num_transitions: int) -> None:
@@ -104,12 +120,12 @@ class World:
         self.come_to_rest()
 
     def happenings(self) -> dict[Callable[[], None], int]:
-        """What can happen, and how often it does."""
-        return {
-            self.submit: 12,
-            self.issue: 10,
-            self.deliver: 10,
-            self.steps: 12,
+        """What can happen, and how often it does.
+
+        Each life has its own lot of disturbances: many that leave nobody time to run hide each
+        other.
+        """
+        disturbances = {
             self.refuse_blocks: 2,
             self.cancel: 2,
             self.detach: 1,
@@ -122,13 +138,13 @@ class World:
             self.logits_fail: 1,
             self.core_dies: 1,
             self.time_passes: 2,
-            self.wrong_result: 1,
-            self.repeated_result: 1,
-            self.result_after_the_workers: 1,
-            self.repeated_id: 1,
-            self.look: 1,
-            self.flush: 1,
+            **self.faults.happenings(),
         }
+        lot = {
+            each: weight * self.random.choice([0, 1, 2]) for each, weight in disturbances.items()
+        }
+        num_submits = self.random.choice([8, 16, 30])
+        return {self.submit: num_submits, self.issue: 20, self.deliver: 16, self.steps: 16, **lot}
 
     # --- arrivals ---
 
@@ -136,8 +152,9 @@ class World:
         random, pick = self.random, self.random.choice
         number = self.next_number()
         tenant = pick(["a", "b"])
+        longest = pick([24, max(1, self.limits.max_sequence_tokens * 2 // 3)])
         new = self.replica.new(
-            prompt_of(random.randint(1, 24), first=random.randint(0, 2)) % VOCAB_SIZE,
+            prompt_of(random.randint(1, longest), first=random.randint(0, 2)) % VOCAB_SIZE,
             owner=self.owner,
             number=number,
             request_id=f"request-{number}",
@@ -159,6 +176,7 @@ class World:
         except Refused:
             return
         assert isinstance(answer, Accepted)
+        self.note_accepted(new)
         expected = [
             expected_output(new, VOCAB_SIZE, answer.max_tokens, index)
             for index in range(new.num_outputs)
@@ -166,30 +184,18 @@ class World:
         seen: list[list[int]] = [[] for _ in expected]
         self.tracked.append(Tracked(new, expected, seen, self.owner, number))
 
-    def repeated_id(self) -> None:
-        """The id of a known request with another body is refused, and nothing changes."""
-        tracked = self.anyone()
-        if tracked is None:
-            return
-        number = self.next_number()
-        other = replace(tracked.new, owner=self.owner, number=number, body_digest=b"other")
-        counts = self.replica.core.counts()
-        is_known = self.replica.core._registry.find(*tracked_name(tracked)) is not None
-        if is_known:
-            try:
-                self.replica.core.submit(other, self.replica.now)
-            except BodyDiffers:
-                assert self.replica.core.counts() == counts
-                return
-            raise AssertionError("another body was taken under a known id")
-
     # --- steps ---
 
     def issue(self) -> None:
         self.replica.issue()
+        epoch = self.replica.core._lifecycle.epoch
+        leaving = [] if epoch is None else [gone for gone in epoch.departures if gone.sequence]
+        if leaving and self.random.random() < 0.5:
+            self.cancel()  # a moment that is met too rarely by chance
 
     def deliver(self) -> None:
         if self.replica.results:
+            self.met["a result while another step runs"] += len(self.replica.results) > 1
             self.replica.deliver()
 
     def steps(self) -> None:
@@ -200,68 +206,6 @@ class World:
         self.num_hidden = self.random.choice([0, 0, 1, 6])
         self.hide_blocks()
 
-    def wrong_result(self) -> None:
-        if self.replica.results:
-            right = self.replica.results[0]
-            wrong = self.random.choice(
-                [
-                    replace(right, step=right.step + self.random.choice([-1, 1])),
-                    replace(right, tokens=np.append(right.tokens, np.int32(1))),
-                    replace(right, failed_rows=np.array([10_000], np.int32)),
-                ]
-            )
-            try:
-                self.replica.core.apply(wrong, self.replica.now)
-            except BadResult:
-                return
-            raise AssertionError("a result that answers no step was taken")
-
-    def repeated_result(self) -> None:
-        """A result that was applied before comes again."""
-        if not self.replica.results:
-            return
-        result = self.replica.results[0]
-        self.replica.deliver()
-        try:
-            self.replica.core.apply(result, self.replica.now)
-        except BadResult:
-            return
-        raise AssertionError("a result was taken twice")
-
-    def result_after_the_workers(self) -> None:
-        """The workers are gone, and a result of theirs arrives late."""
-        late = list(self.replica.results)
-        self.replica.leave_epoch()
-        for result in late:
-            try:
-                self.replica.core.apply(result, self.replica.now)
-            except BadResult:
-                continue
-            raise AssertionError("a result was taken without workers")
-        assert self.replica.core.plan(self.replica.now) is None
-        self.workers_return()
-
-    def look(self) -> None:
-        """Looking changes nothing, and shows every living request once."""
-        core, now = self.replica.core, self.replica.now
-        before = core.counts()
-        listing = core.list_requests(Wish(limit=3, wants_blocks=True), now)
-        orders = [view.order for view in listing.requests]
-        while listing.next_after:
-            wish = Wish(limit=3, after=listing.next_after, wants_blocks=True)
-            listing = core.list_requests(wish, now)
-            orders += [view.order for view in listing.requests]
-        assert orders == sorted(set(orders))
-        assert len(orders) == before.num_live == listing.num_live
-        prompt = prompt_of(self.random.randint(1, 24), first=self.random.randint(0, 2))
-        estimate = core.estimate(Question(tenant="a", prompt=prompt % VOCAB_SIZE))
-        assert estimate.num_cached_tokens < len(prompt)
-        assert estimate.num_requests_ahead <= before.num_live
-        assert core.counts() == before
-
-    def flush(self) -> None:
-        self.replica.core.flush_prefix_cache()
-
     def time_passes(self) -> None:
         self.replica.now += self.random.choice([0.5, 5.0, 40.0])
         self.replica.core.expire(self.replica.now)
@@ -270,9 +214,13 @@ class World:
     # --- owners ---
 
     def cancel(self) -> None:
-        tracked = self.anyone()
+        rare = self.anyone_in(Phase.LEAVING) or self.anyone_in(Phase.RUNNING, Phase.HELD)
+        tracked = self.random.choice([self.anyone(), rare])
         if tracked is not None:
             tracked.is_disturbed = True
+            request = self.request_of(tracked)
+            phases = [] if request is None else [each.phase.value for each in request.sequences]
+            self.met.update(f"cancelled while {phase}" for phase in phases or ["unknown"])
             name = {"tenant": tracked.new.tenant, "request_id": tracked.new.request_id}
             self.replica.core.cancel(**name, now=self.replica.now)
             again = self.replica.core.cancel(**name, now=self.replica.now)
@@ -333,6 +281,7 @@ class World:
         if isinstance(answer, Attached):
             self.follow(tracked, answer, number)
         else:  # it was forgotten: it runs anew
+            self.note_accepted(tracked.new)
             tracked.owner, tracked.number = self.owner, number
             for index, output in enumerate(resume):
                 self.replica.readers[self.owner, number, index] = Reader(output.tokens.tolist())
@@ -401,7 +350,9 @@ class World:
         """A new core: owners submit again, with what they have received."""
         self.note_seen()
         old = self.replica
-        self.replica = Replica(self.limits, weights=self.weights, **self.policy)
+        self.note_refused_blocks()
+        self.replica = self.new_replica()
+        self.accepted = []
         self.replica.now = old.now
         self.replica.num_submitted = old.num_submitted
         self.replica.worker.failing_seeds = old.worker.failing_seeds
@@ -423,54 +374,73 @@ class World:
         self.replica.submit(
             replace(tracked.new, owner=self.owner, number=number, resume=resume, was_accepted=True)
         )
+        self.note_accepted(tracked.new)
         for index in tracked.ended:
             del self.replica.readers[self.owner, number, index]
 
     # --- what must hold ---
 
     def check(self) -> None:
+        """What holds after everything that happens; only what is new is compared."""
         self.replica.check()
+        if self.replica.referee:
+            self.replica.referee.check_books()
         self.note_seen()
-        for tracked in self.tracked:
-            for index, seen in enumerate(tracked.seen):
-                name = tracked.new.request_id
-                assert seen == tracked.expected[index][: len(seen)], f"{name} was disturbed"
-                self.check_end(tracked, index)
-
-    def check_end(self, tracked: Tracked, index: int) -> None:
-        reader = self.reader(tracked, index)
-        if reader is None or reader.end is None:
-            return
-        if reader.end.reason in NATURAL_ENDS:
-            assert reader.tokens == tracked.expected[index], "it ended too early or too late"
-        else:
-            assert tracked.is_disturbed, f"{tracked.new.request_id} ended {reader.end}"
 
     def note_seen(self) -> None:
+        """Takes note of what readers have; it goes on where it was, as in a quiet run."""
+        for tracked in self.tracked:
+            if tracked.owner is None:
+                continue
+            for index, seen in enumerate(tracked.seen):
+                reader = self.reader(tracked, index)
+                if reader is None:
+                    continue
+                if len(reader.tokens) != len(seen):
+                    self.check_tokens(tracked, index, reader)
+                    tracked.seen[index] = list(reader.tokens)
+                if reader.end is not None and index not in tracked.ended:
+                    self.check_end(tracked, index, reader.end)
+                    tracked.ended[index] = reader.end.reason
+
+    def check_all(self) -> None:
+        """Compares everything anew."""
         for tracked in self.tracked:
             for index in range(tracked.new.num_outputs):
                 reader = self.reader(tracked, index)
                 if reader is not None:
-                    seen = tracked.seen[index]
-                    assert reader.tokens[: len(seen)] == seen, "what was received changed"
-                    tracked.seen[index] = list(reader.tokens)
-                    if reader.end is not None:
-                        tracked.ended[index] = reader.end.reason
+                    self.check_tokens(tracked, index, reader)
+                    assert reader.end is not None, "an output never ended"
+                    self.check_end(tracked, index, reader.end)
+
+    @staticmethod
+    def check_tokens(tracked: Tracked, index: int, reader: Reader) -> None:
+        seen, name = tracked.seen[index], tracked.new.request_id
+        assert reader.tokens[: len(seen)] == seen, "what was received changed"
+        expected = tracked.expected[index][: len(reader.tokens)]
+        assert reader.tokens == expected, f"{name} was disturbed"
+
+    @staticmethod
+    def check_end(tracked: Tracked, index: int, end: OutputEnd) -> None:
+        if end.reason in NATURAL_ENDS:
+            assert end.num_tokens == len(tracked.expected[index]), "it ended too early or too late"
+        else:
+            assert tracked.is_disturbed, f"{tracked.new.request_id} ended {end}"
 
     def come_to_rest(self) -> None:
         """Everything that lives ends, and nothing is left over."""
-        self.num_hidden = 0
+        self.note_refused_blocks()
+        self.is_flaky, self.num_hidden = False, 0
         self.hide_blocks()
-        self.replica.run()
+        self.replica.run(10_000)
         self.check()
-        for tracked in self.tracked:
-            for index in range(tracked.new.num_outputs):
-                reader = self.reader(tracked, index)
-                assert reader is None or reader.end is not None, "an output never ended"
+        self.check_all()
         self.replica.now += 1000.0
         self.replica.core.expire(self.replica.now)
         self.replica.hear()
         self.replica.check_idle()
+        for request in self.accepted:
+            assert all(each.end is not None for each in request.sequences), "an output is lost"
         assert self.replica.core.counts().num_requests == 0, "a request is kept for ever"
         assert self.replica.core.counts().num_retained_tokens == 0
 
@@ -481,6 +451,39 @@ class World:
         if not self.tracked:
             return None
         return self.random.choice(self.tracked[-8:])
+
+    def anyone_in(self, *phases: Phase) -> Tracked | None:
+        """A request with an output in one of these phases."""
+        found = [
+            tracked
+            for tracked in self.tracked
+            if (request := self.request_of(tracked)) is not None
+            and any(each.phase in phases for each in request.sequences)
+        ]
+        return self.random.choice(found) if found else None
+
+    def request_of(self, tracked: Tracked) -> Request | None:
+        """The core's own record, while it has one."""
+        return self.replica.core._registry.find(tracked.new.tenant, tracked.new.request_id)
+
+    def new_replica(self) -> Replica:
+        replica = Replica(self.limits, weights=self.weights, **self.policy)
+        replica.before_plan = self.before_plan
+        return replica
+
+    def before_plan(self) -> None:
+        if self.is_flaky:
+            self.refuse_blocks()
+
+    def note_accepted(self, new: NewRequest) -> None:
+        request = self.replica.core._registry.find(new.tenant, new.request_id)
+        if request is not None:  # it may have ended and be forgotten at once
+            self.accepted.append(request)
+
+    def note_refused_blocks(self) -> None:
+        epoch = self.replica.core._lifecycle.epoch
+        if epoch is not None and isinstance(epoch.pool, HidingPool):
+            self.met["blocks refused"] += epoch.pool.num_refused
 
     def reader(self, tracked: Tracked, index: int) -> Reader | None:
         if tracked.owner is None:
