@@ -72,7 +72,6 @@ class Bench:
         fused = backend_named(
             backend,
             spec,
-            num_ranks=1,
             most_rows=MOST_ROWS,
             device=self.device.device,
             dtype=DTYPE,

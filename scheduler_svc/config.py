@@ -164,6 +164,12 @@ class ServiceConfig:
         group="workers",
         choices=("auto", "torch", "fa3", "fa2", "triton"),
     )
+    all_reduce: str = _option(
+        "auto",
+        "how GPUs sum over ranks; auto: small sums in memory that they share, large ones by NCCL",
+        group="workers",
+        choices=("auto", "nccl"),
+    )
     enforce_eager: bool = _option(False, "never use CUDA graphs", group="workers")
     cpu_threads: int = _option(
         0, "threads of each CPU rank; 0: physical cores over ranks", group="workers", at_least=0

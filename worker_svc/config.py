@@ -56,6 +56,11 @@ class WorkerConfig:
     attention_backend: str = _setting(
         "auto", "attention implementation", choices=("auto", "torch", "fa3", "fa2", "triton")
     )
+    all_reduce: str = _setting(
+        "auto",
+        "how GPUs sum over ranks; auto: small sums in memory that they share, large ones by NCCL",
+        choices=("auto", "nccl"),
+    )
     enforce_eager: bool = _setting(default=False, help_text="never use CUDA graphs")
     cpu_threads: int = _setting(
         0, "threads of each CPU rank; 0: physical cores over ranks", at_least=0

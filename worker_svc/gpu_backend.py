@@ -1,6 +1,8 @@
 """The layers' kernels and the attention of a GPU, by the settings. Knows no weight."""
 
 import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,12 +12,31 @@ from worker_svc.config import InvalidConfig, WorkerConfig
 from worker_svc.kernels.support import num_multiprocessors
 from worker_svc.layers.fused import FusedBackend
 from worker_svc.models.spec import ModelSpec
+from worker_svc.parallel.group import ParallelGroup, SingleRank
+
+if TYPE_CHECKING:
+    # a worker without a GPU lacks what it needs
+    from worker_svc.parallel.peer_memory import PeerMemory
 
 _LOGGER = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranks:
+    """How the ranks of one model reach each other."""
+
+    group: ParallelGroup
+    peers: "PeerMemory | None" = None
+    """Their shared memory, where they have any."""
+
+
 def choose_backend(
-    config: WorkerConfig, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype
+    config: WorkerConfig,
+    spec: ModelSpec,
+    *,
+    ranks: Ranks,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> FusedBackend:
     """What `--attention-backend` says, or the best that runs; raises InvalidConfig."""
     needs = AttentionNeeds(
@@ -32,7 +53,7 @@ def choose_backend(
     return backend_named(
         chosen.name,
         spec,
-        num_ranks=config.tensor_parallel_size,
+        ranks=ranks,
         most_rows=config.max_num_seqs,
         device=device,
         dtype=dtype,
@@ -43,12 +64,17 @@ def backend_named(
     name: str,
     spec: ModelSpec,
     *,
-    num_ranks: int,
     most_rows: int,
     device: torch.device,
     dtype: torch.dtype,
+    ranks: Ranks | None = None,
 ) -> FusedBackend:
-    """The backend of a name that `choose_attention` gave, for one rank's heads."""
+    """The backend of a name that `choose_attention` gave, for one rank's heads.
+
+    Without `ranks` for a model on one.
+    """
+    ranks = ranks or Ranks(SingleRank())
+    num_ranks = ranks.group.size
     # a worker without a GPU has neither of these packages
     from worker_svc.execution.triton_layers import TritonLayers  # noqa: PLC0415
 
@@ -87,4 +113,4 @@ def backend_named(
             most_rows=most_rows,
             device=device,
         )
-    return FusedBackend(TritonLayers(), attention)
+    return FusedBackend(TritonLayers(ranks.group, peers=ranks.peers), attention)

@@ -9,7 +9,7 @@ import torch
 from worker_svc.config import InvalidConfig, WorkerConfig
 from worker_svc.execution.graph_device import CudaDevice
 from worker_svc.execution.kv_cache import KVCache, KVLayout
-from worker_svc.gpu_backend import choose_backend
+from worker_svc.gpu_backend import Ranks, choose_backend
 from worker_svc.gpu_measure import assemble_on, measure
 from worker_svc.gpu_memory import account, num_gpu_blocks
 from worker_svc.layers.fused import FusedBackend
@@ -109,13 +109,14 @@ def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) 
     phases = Phases()
     with phases.phase("GPU and ranks"):
         device = _take_device(start, config)
-        group = _join(start, config, device)
+        ranks = _join(start, config, device)
+        group = ranks.group
     torch.set_num_threads(1)
     dtype = choose_dtype(
         config.dtype, stored=spec.stored_dtype, device=device.device, processor_flags=frozenset()
     )
     with phases.phase("weights"):
-        decoder = _load(config, chosen, device=device.device, group=group, dtype=dtype)
+        decoder = _load(config, chosen, device=device.device, ranks=ranks, dtype=dtype)
     layout = KVLayout.of_model(
         spec,
         num_blocks=_BLOCKS_TO_MEASURE_WITH,
@@ -152,16 +153,29 @@ def _take_device(start: RankStart, config: WorkerConfig) -> CudaDevice:
     return device
 
 
-def _join(start: RankStart, config: WorkerConfig, device: CudaDevice) -> ParallelGroup:
+def _join(start: RankStart, config: WorkerConfig, device: CudaDevice) -> Ranks:
     if config.tensor_parallel_size == 1:
-        return SingleRank()
-    return NcclGroup.connect(
+        return Ranks(SingleRank())
+    group = NcclGroup.connect(
         rank=start.rank,
         size=config.tensor_parallel_size,
         rendezvous=start.rendezvous,
         device=device.device,
         timeout_s=_MEETING_LIMIT_S,
     )
+    if config.all_reduce == "nccl":
+        return Ranks(group)
+    # needs triton, which whoever only imports this module may lack
+    from worker_svc.parallel.peer_memory import (  # noqa: PLC0415
+        PeerMemory,
+        PeerMemoryUnavailableError,
+    )
+
+    try:
+        return Ranks(group, PeerMemory.connect(group, device=device.device))
+    except PeerMemoryUnavailableError as error:
+        _LOGGER.info("sums over ranks all through NCCL, not peer memory: %s", error)
+        return Ranks(group)
 
 
 def _load(
@@ -169,16 +183,16 @@ def _load(
     chosen: ChosenModel,
     *,
     device: torch.device,
-    group: ParallelGroup,
+    ranks: Ranks,
     dtype: torch.dtype,
 ) -> Decoder:
     spec, num_positions = chosen.spec, chosen.max_model_len
     _LOGGER.info("%s in %s from %s", spec.architecture, str(dtype).rpartition(".")[2], config.model)
-    backend = choose_backend(config, spec, device=device, dtype=dtype)
+    backend = choose_backend(config, spec, ranks=ranks, device=device, dtype=dtype)
     if config.load_format == "random":
         return random_decoder(
             spec,
-            group=group,
+            group=ranks.group,
             backend=backend,
             dtype=dtype,
             device=device,
@@ -187,7 +201,7 @@ def _load(
     return load_model(
         chosen.folder,
         spec=spec,
-        group=group,
+        group=ranks.group,
         backend=backend,
         dtype=dtype,
         device=device,

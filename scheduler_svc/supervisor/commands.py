@@ -13,6 +13,7 @@ _WORKER_SETTINGS = (
     "dtype",
     "load_format",
     "attention_backend",
+    "all_reduce",
     "enforce_eager",
     "cpu_threads",
     "max_model_len",

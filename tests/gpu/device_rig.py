@@ -103,7 +103,7 @@ def decoder_like(
     num_positions: int = 1024,
 ) -> Decoder:
     """Our decoder with the weights of transformers' model."""
-    fused = backend_named(backend, spec, num_ranks=1, most_rows=most_rows, device=GPU, dtype=DTYPE)
+    fused = backend_named(backend, spec, most_rows=most_rows, device=GPU, dtype=DTYPE)
     decoder = Decoder(
         spec,
         group=SingleRank(),

@@ -89,7 +89,7 @@ def test_rows_see_their_own_keys(
     q = torch.randn(
         case.token_places, num_heads, spec.head_dim, device=GPU, dtype=DTYPE, generator=generator
     )
-    fused = backend_named(backend, spec, num_ranks=1, most_rows=128, device=GPU, dtype=DTYPE)
+    fused = backend_named(backend, spec, most_rows=128, device=GPU, dtype=DTYPE)
     bound = fused.attention.bind(batch_of(case, table), block_size=16)
     found = bound.attend(q, cache)
     rows = [*range(len(case.singles))]

@@ -1,8 +1,9 @@
-"""Two ranks over gloo compute and choose what one rank does."""
+"""Two, four and eight ranks over gloo compute and choose what one rank does."""
 
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from multiprocessing import get_context
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,19 @@ import pytest
 import torch
 
 from tests.fakes.checkpoints import TinyModel, make_tiny_checkpoint
+from tests.model.rank_processes import run_ranks
 from tests.model.rigs import Rig, Row, load, random_tokens
 from worker_svc.batch_step import SamplingColumns, TokenMasks
 from worker_svc.models.errors import ParallelSizeError
 from worker_svc.parallel.gloo import GlooGroup
 from worker_svc.parallel.group import ParallelGroup
+from worker_svc.weights.checkpoint import Checkpoint, StoredTensor
 
-NUM_RANKS = 2
 TIMEOUT_S = 60.0
 PROMPTS = [random_tokens(length, seed=length) for length in (1, 16, 23, 50, 40, 33)]
 MODELS = {
+    # two KV heads for four and eight ranks; an odd vocabulary: the last rank has rows too many
+    "qwen3-many-heads": TinyModel(family="qwen3", num_heads=8, vocab_size=289),
     # an odd vocabulary: the second rank has a row that does not exist
     "qwen3": TinyModel(family="qwen3", vocab_size=289),
     "qwen2-tied": TinyModel(family="qwen2", tied=True),
@@ -28,6 +32,7 @@ MODELS = {
         family="llama", num_kv_heads=1, attention_bias=True, mlp_bias=True
     ),
 }
+MODELS_OF_RANKS = {2: tuple(MODELS), 4: ("qwen3-many-heads",), 8: ("qwen3-many-heads",)}
 
 
 def sampling() -> SamplingColumns:
@@ -64,57 +69,91 @@ def outcome(folder: Path, group: ParallelGroup | None = None) -> dict[str, np.nd
     return {"logits": logits.numpy(), "tokens": np.stack([rows.tokens for rows in sampled])}
 
 
-def run_rank(rank: int, folder: Path) -> None:
-    """What each spawned process does: every model, results into files."""
-    torch.set_num_threads(1)
+def run_rank(rank: int, size: int, folder: Path) -> None:
+    """What each process does: its models, results into files."""
     group = GlooGroup.connect(
-        rank=rank, size=NUM_RANKS, rendezvous=folder / "rendezvous", timeout_s=TIMEOUT_S
+        rank=rank, size=size, rendezvous=folder / f"rendezvous-{size}", timeout_s=TIMEOUT_S
     )
-    assert (group.rank, group.size) == (rank, NUM_RANKS)
-    for name in MODELS:
-        np.savez(folder / f"{name}-{rank}.npz", **outcome(folder / name, group))  # type: ignore[arg-type]  # arrays only
+    assert (group.rank, group.size) == (rank, size)
+    for name in MODELS_OF_RANKS[size]:
+        np.savez(folder / f"{name}-{size}-{rank}.npz", **outcome(folder / name, group))  # type: ignore[arg-type]  # arrays only
     group.close()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints, and what each rank of two made of them."""
+    """Checkpoints, and what each rank of every number of ranks made of them."""
     folder = tmp_path_factory.mktemp("parallel")
     for name, model in MODELS.items():
         make_tiny_checkpoint(folder / name, model=model)
-    with ProcessPoolExecutor(NUM_RANKS, mp_context=get_context("spawn")) as pool:
-        tuple(pool.map(run_rank, range(NUM_RANKS), [folder] * NUM_RANKS, timeout=TIMEOUT_S))
+    for size in MODELS_OF_RANKS:
+        run_ranks(size, run_rank, size, folder)
     return folder
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_two_ranks_compute_what_one_does(folder: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "name"), [(size, name) for size, names in MODELS_OF_RANKS.items() for name in names]
+)
+def test_many_ranks_compute_what_one_does(folder: Path, size: int, name: str) -> None:
+    # the same tokens: each is so the best of one rank's logits after the tokens before it
     expected = outcome(folder / name)
-    ranks = [np.load(folder / f"{name}-{rank}.npz") for rank in range(NUM_RANKS)]
+    ranks = [np.load(folder / f"{name}-{size}-{rank}.npz") for rank in range(size)]
     logits = np.concatenate([rank["logits"] for rank in ranks], axis=1)
     vocab_size = MODELS[name].vocab_size
     assert np.abs(logits[:, :vocab_size] - expected["logits"]).max() < 1e-4
-    assert (ranks[0]["tokens"] == ranks[1]["tokens"]).all()
-    assert (ranks[0]["tokens"] == expected["tokens"]).all()
+    for rank in ranks:
+        assert (rank["tokens"] == expected["tokens"]).all()
     assert len(np.unique(expected["tokens"])) > 12
 
 
-def test_each_rank_reads_its_own_part_only(tmp_path: Path) -> None:
-    class SecondOfTwo:
-        rank, size = 1, 2
+@dataclass(frozen=True)
+class Loading:
+    """A rank that only loads: that needs no exchange."""
 
-        def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-            raise AssertionError("loading needs no exchange")
+    rank: int
+    size: int
 
-        all_gather = all_reduce
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("loading needs no exchange")
 
-    folder = make_tiny_checkpoint(tmp_path, model=MODELS["qwen3"])
-    totals: list[int] = []
-    load(folder, progress=lambda _, total: totals.append(total))
-    whole = totals[-1]
-    load(folder, group=SecondOfTwo(), progress=lambda _, total: totals.append(total))
-    # norms are read by both ranks, everything else by halves
-    assert whole / 2 < totals[-1] < whole / 2 + 4096
+    all_gather = all_reduce
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_each_rank_reads_its_own_part_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    model = MODELS["qwen3-many-heads"]
+    folder = make_tiny_checkpoint(tmp_path, model=model)
+    reads: list[Counter[tuple[str, int]]] = []
+    read = StoredTensor.read
+
+    def counted(stored: StoredTensor, part: tuple[slice, ...]) -> torch.Tensor:
+        found = read(stored, part)
+        reads[-1].update((stored.name, index) for index in _indexes(stored, part))
+        return found
+
+    monkeypatch.setattr(StoredTensor, "read", counted)
+    for rank in range(size):
+        reads.append(Counter())
+        load(folder, group=Loading(rank, size))
+        assert max(reads[-1].values()) == 1, "a rank reads nothing twice"
+    times_read = sum(reads, Counter())
+    sharers = {"k_proj": size // model.num_kv_heads, "v_proj": size // model.num_kv_heads}
+    for (name, _), times in times_read.items():
+        is_norm = "norm" in name
+        layer = name.split(".")[-2]
+        assert times == (size if is_norm else sharers.get(layer, 1)), name
+    with Checkpoint(folder) as checkpoint:
+        every = [checkpoint.tensor(name) for name in checkpoint.names()]
+        wholes = [(one, tuple(slice(0, size) for size in one.shape)) for one in every]
+        assert len(times_read) == sum(len(list(_indexes(one, part))) for one, part in wholes)
+
+
+def _indexes(stored: StoredTensor, part: tuple[slice, ...]) -> Iterator[int]:
+    """The places of the part's values in the tensor."""
+    places = torch.arange(math.prod(stored.shape)).view(stored.shape)[part]
+    yield from places.flatten().tolist()
 
 
 @pytest.mark.parametrize(

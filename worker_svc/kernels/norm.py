@@ -36,6 +36,11 @@ def add_rms_norm(
     return out, total
 
 
+def warps_for(padded_features: int) -> int:
+    """Warps of a program that keeps one token in registers."""
+    return min(max(padded_features // _FEATURES_PER_WARP, 1), _MOST_WARPS)
+
+
 def _launch(
     x: torch.Tensor,
     residual: torch.Tensor | None,
@@ -61,7 +66,7 @@ def _launch(
         has_residual=residual is not None,
         num_features=num_features,
         padded_features=padded,
-        num_warps=min(max(padded // _FEATURES_PER_WARP, 1), _MOST_WARPS),
+        num_warps=warps_for(padded),
     )
 
 

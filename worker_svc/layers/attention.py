@@ -67,7 +67,7 @@ class Attention:
         attend: StepAttention | FusedStep,
         cache: LayerCache,
     ) -> torch.Tensor:
-        """[N, H] -> [N, H]; writes this step's keys and values into the cache.
+        """[N, H] -> [N, H], this rank's part of a sum; writes keys and values into the cache.
 
         `rows` are the tokens' turns; a fused step finds them itself.
         """

@@ -16,7 +16,7 @@ from worker_svc.parallel.group import ParallelGroup
 
 
 class VocabParallelEmbedding:
-    """Each rank looks up the ids it holds; the sum over ranks has every token."""
+    """Each rank looks up the ids it holds; whoever uses the result sums it over ranks."""
 
     def __init__(
         self, vocab_size: int, hidden_size: int, *, group: ParallelGroup, kind: TensorKind
@@ -31,13 +31,13 @@ class VocabParallelEmbedding:
         yield from _vocabulary_shards(name, self.weight, self._vocab_size, self.first_id)
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """[N] -> [N, H]."""
+        """[N] -> [N, H], this rank's part of a sum: zeros for ids of others."""
         if self._group.size == 1:
             return functional.embedding(token_ids, self.weight)
         rows = token_ids - self.first_id
         is_ours = (rows >= 0) & (rows < self.weight.shape[0])
         found = functional.embedding(rows.where(is_ours, 0), self.weight)
-        return self._group.all_reduce(found * is_ours.unsqueeze(1))
+        return found.masked_fill(~is_ours.unsqueeze(1), 0)
 
 
 class ParallelLMHead:

@@ -40,10 +40,10 @@ class LayerKernels(Protocol):
         """[N, H] -> [N, H]."""
         ...
 
-    def add_rms_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, epsilon: float
+    def sum_add_rms_norm(
+        self, part: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, epsilon: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The norm of x + residual, and that sum: [N, H] each."""
+        """The norm of (sum over ranks of part) + residual, and that sum: [N, H] each."""
         ...
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:

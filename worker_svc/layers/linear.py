@@ -1,7 +1,7 @@
 """The linear layers, split over ranks or not. They know the checkpoint's names, no file.
 
 Legend: N tokens, I input features, O output features of this rank (of all ranks where said).
-Column-parallel layers split O, row-parallel layers split I and sum over ranks.
+Column-parallel layers split O, row-parallel layers split I and give parts of a sum over ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -145,7 +145,10 @@ class QKVParallelLinear:
 
 
 class RowParallelLinear:
-    """Each rank multiplies its part of the inputs; the results are summed over ranks."""
+    """Each rank multiplies its part of the inputs; whoever uses the results sums them over ranks.
+
+    The sum is left to the norm that follows, which can do both in one launch.
+    """
 
     def __init__(
         self,
@@ -160,7 +163,6 @@ class RowParallelLinear:
         self._inputs_of_all = inputs_of_all
         self._num_inputs = inputs_of_all // group.size
         self.projection = _empty(self._num_inputs, num_outputs, kind=kind, has_bias=False)
-        # beside the projection: added once, not once a rank
         self.bias = (
             torch.empty(num_outputs, dtype=kind.dtype, device=kind.device) if has_bias else None
         )
@@ -174,9 +176,11 @@ class RowParallelLinear:
             yield whole(f"{name}.bias", self.bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, I] -> [N, O], the same on every rank."""
-        y = self._group.all_reduce(self.projection(x))
-        return y if self.bias is None else y + self.bias
+        """[N, I] -> [N, O], this rank's part of a sum."""
+        part = self.projection(x)
+        if self.bias is None or self._group.rank > 0:  # added once, not once a rank
+            return part
+        return part + self.bias
 
 
 def _empty(num_inputs: int, num_outputs: int, *, kind: TensorKind, has_bias: bool) -> Projection:

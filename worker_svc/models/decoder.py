@@ -54,7 +54,7 @@ class FeedForward:
         yield self._down.projection
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[N, H] -> [N, H]."""
+        """[N, H] -> [N, H], this rank's part of a sum."""
         return self._down(self._activation(self._gate_up(hidden)))
 
 
@@ -64,9 +64,9 @@ class DecoderLayer:
     def __init__(
         self, spec: ModelSpec, *, rotary: RotaryEmbedding, group: ParallelGroup, kind: TensorKind
     ) -> None:
-        self._attention_norm = RMSNorm(spec.hidden_size, epsilon=spec.norm_epsilon, kind=kind)
+        self._attention_norm = _stream_norm(spec, group=group, kind=kind)
         self._attention = Attention(spec, rotary=rotary, group=group, kind=kind)
-        self._feed_forward_norm = RMSNorm(spec.hidden_size, epsilon=spec.norm_epsilon, kind=kind)
+        self._feed_forward_norm = _stream_norm(spec, group=group, kind=kind)
         self._feed_forward = FeedForward(spec, group=group, kind=kind)
 
     def shards(self, name: str) -> Iterator[WeightShard]:
@@ -89,7 +89,10 @@ class DecoderLayer:
         attend: StepAttention | FusedStep,
         cache: LayerCache,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The layer's own output and the residual stream before it: [N, H] each."""
+        """The layer's own output and the residual stream before it: [N, H] each.
+
+        `hidden` is this rank's part of a sum over ranks, before and after.
+        """
         hidden, residual = self._attention_norm.with_residual(hidden, residual)
         hidden = self._attention(hidden, rows, attend, cache)
         hidden, residual = self._feed_forward_norm.with_residual(hidden, residual)
@@ -131,7 +134,7 @@ class Decoder:
             DecoderLayer(spec, rotary=rotary, group=group, kind=kind)
             for _ in range(spec.num_layers)
         )
-        self._norm = RMSNorm(spec.hidden_size, epsilon=spec.norm_epsilon, kind=kind)
+        self._norm = _stream_norm(spec, group=group, kind=kind)
         self._head = ParallelLMHead(
             spec.vocab_size,
             spec.hidden_size,
@@ -165,8 +168,8 @@ class Decoder:
         """Hidden states after the last norm, [N, H]; writes this step's keys and values."""
         attend = self._backend.bind(batch, block_size=caches[0].keys.shape[1])
         rows = None if isinstance(attend, FusedStep) else self._rotary.rows(batch.positions)
-        residual = self._embedding(batch.token_ids)
-        hidden = torch.zeros_like(residual)
+        hidden = self._embedding(batch.token_ids)
+        residual = torch.zeros_like(hidden)
         for layer, cache in zip(self._layers, caches, strict=True):
             hidden, residual = layer(hidden, residual, rows, attend, cache)
         return self._norm.with_residual(hidden, residual)[0]
@@ -178,6 +181,11 @@ class Decoder:
     def logits_at(self, hidden: torch.Tensor, last_indexes: torch.Tensor) -> torch.Tensor:
         """This rank's logits after the tokens `last_indexes` [S] of the step, [S, P]."""
         return self._head(hidden, last_indexes)
+
+
+def _stream_norm(spec: ModelSpec, *, group: ParallelGroup, kind: TensorKind) -> RMSNorm:
+    """A norm that adds to the residual stream what a layer's ranks have computed."""
+    return RMSNorm(spec.hidden_size, epsilon=spec.norm_epsilon, kind=kind, group=group)
 
 
 def check_parallel_size(spec: ModelSpec, size: int) -> None:

@@ -48,7 +48,7 @@ def fused_backend(spec: ModelSpec) -> FusedBackend:
         most_rows=NUM_SLOTS,
         device=CPU,
     )
-    return FusedBackend(TritonLayers(), attention)
+    return FusedBackend(TritonLayers(SingleRank()), attention)
 
 
 def load_fused(folder: Path) -> Decoder:

@@ -24,6 +24,7 @@ from worker_svc.kernels.decode_inputs import DecodeInputs, prepare_decode
 from worker_svc.kernels.kv_store import store_kvcache
 from worker_svc.kernels.norm import add_rms_norm, rms_norm
 from worker_svc.kernels.prefill_attention import PrefillTuning, prefill_attention
+from worker_svc.kernels.rank_sum import RankBuffers, sum_add_rms_norm
 from worker_svc.kernels.rotate_and_store import QKNorm, RotaryTable, norm_rotate_store
 from worker_svc.kernels.sampling import (
     ChosenTokens,
@@ -161,12 +162,33 @@ def input_kernels() -> None:
     )
 
 
+def rank_kernels() -> None:
+    for num_ranks, hidden in ((2, 4096), (8, 5120)):
+        buffers = RankBuffers(
+            addresses=zeros(num_ranks, dtype=torch.int64),
+            rank=1,
+            num_ranks=num_ranks,
+            num_blocks=128,
+            bytes_per_region=1 << 17,
+        )
+        for is_two_shot in (False, True):
+            sum_add_rms_norm(
+                zeros(4, hidden),
+                zeros(4, hidden),
+                zeros(hidden),
+                epsilon=1e-6,
+                buffers=buffers,
+                is_two_shot=is_two_shot,
+            )
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "layer": layer_kernels,
     "sampling": sampling_kernels,
     "decode": decode_kernels,
     "prefill": prefill_kernels,
     "inputs": input_kernels,
+    "ranks": rank_kernels,
 }
 
 

@@ -17,6 +17,7 @@ KERNELS = {
     "_prepare",
     "_silu_and_mul",
     "_store",
+    "_sum_add_norm",
     "attend_split",
     "attend_tile",
     "best_of_chunk",
