@@ -1,6 +1,6 @@
 """What a step copies to the device, column by column, and which program it is for."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -74,6 +74,46 @@ def test_a_decode_steps_columns_and_its_padding() -> None:
     assert made.decode(later, 4, np.zeros(0, np.intp)) == 4 * 8, "no stop id is copied in vain"
     assert columns.slots.tolist() == [5, -1, -1, -1]
     assert columns.new_index.tolist() == [-1] * 4
+
+
+def test_a_step_that_shares_columns_is_packed_like_a_new_one() -> None:
+    """Steady rows bring the same columns again, and only their positions and blocks differ."""
+    reused, memory = packer()
+    sampling = sampling_of(
+        2,
+        temperature=np.array([0.5, 1.0], np.float32),
+        min_position=np.array([0, 40], np.int32),
+        stop_ids=np.array([[-1], [9]], np.int32),
+    )
+    first = resident_step(
+        [Row(5, 15, None), Row(2, 38, None)], new_blocks=blocks((2, 2, 41)), sampling=sampling
+    )
+    prompt = resident_step([Row(3, 0, [5, 6, 7])], new_blocks=blocks())
+    steps = [
+        replace(first, start_positions=first.start_positions + passed, new_blocks=blocks(*new))
+        for passed, new in ((0, [(2, 2, 41)]), (1, [(5, 1, 40)]), (2, []))
+    ]
+    known = None
+    for step, size in ((steps[0], 2), (steps[1], 2), (steps[2], 4), (steps[0], 4)):
+        found = facts_of(step, num_tokenizer_ids=NUM_IDS, earlier=known)
+        fresh, fresh_memory = packer()
+        alone = facts_of(step, num_tokenizer_ids=NUM_IDS)
+        assert found.block_rows is not None
+        assert alone.block_rows is not None
+        assert found.block_rows.tolist() == alone.block_rows.tolist()
+        others = [f.name for f in fields(found) if f.name != "block_rows"]
+        assert [getattr(found, o) for o in others] == [getattr(alone, o) for o in others]
+        assert reused.decode(step, size, found.block_rows) == fresh.decode(
+            step, size, alone.block_rows
+        )
+        mine, wanted = (decode_columns(AREAS.forward(m), size) for m in (memory, fresh_memory))
+        for name in ("slots", "new_index", "temperature"):
+            assert getattr(mine, name).tolist() == getattr(wanted, name).tolist()
+        for name in ("positions", "seeds", "min_position"):
+            assert getattr(mine, name)[:2].tolist() == getattr(wanted, name)[:2].tolist()
+        known = step, found
+        # another program's columns lie in the same memory
+        reused.forward(prompt, ForwardShape(0, 2, 4), facts_of(prompt, num_tokenizer_ids=NUM_IDS))
 
 
 def test_a_mixed_steps_columns_and_its_padding() -> None:

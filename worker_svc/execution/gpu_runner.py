@@ -125,7 +125,7 @@ class GpuRunner:
     def _facts(self, step: BatchStep) -> StepFacts:
         """Worked out once a step, although two methods ask."""
         if self._known is None or self._known[0] is not step:
-            facts = facts_of(step, num_tokenizer_ids=self._num_tokenizer_ids)
+            facts = facts_of(step, num_tokenizer_ids=self._num_tokenizer_ids, earlier=self._known)
             self._known = step, facts
         return self._known[1]
 

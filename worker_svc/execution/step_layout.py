@@ -85,7 +85,7 @@ class CopyAreas:
         return memory[self.num_forward_words : self.num_forward_words + self.num_sample_words]
 
     def new_blocks(self, memory: torch.Tensor) -> torch.Tensor:
-        """Places in the tables (int64), then the blocks (int32)."""
+        """For n new blocks: n places in the tables (int64), then n blocks (int32)."""
         return memory[self.num_forward_words + self.num_sample_words :]
 
 

@@ -8,7 +8,6 @@ import torch
 from worker_svc.execution.chunk_inputs import ChunkInputs
 from worker_svc.execution.forward_batch import ForwardBatch
 from worker_svc.execution.step_layout import (
-    MOST_NEW_BLOCKS,
     CopyAreas,
     ForwardShape,
     StepSizes,
@@ -32,6 +31,8 @@ class StepMemory:
         self.areas = CopyAreas.of(sizes)
         self.packed = zeros(self.areas.num_words)
         self.tables = zeros(slots, sizes.blocks_per_slot)  # [S, W]
+        self._flat_tables = self.tables.view(-1)
+        self._new_blocks = self.areas.new_blocks(self.packed)
         self.last_tokens = zeros(slots)  # [S]
         self.results = zeros(2 * slots)  # tokens, then whether they failed
         self.hidden = zeros(tokens, sizes.hidden_size, kind=dtype)  # [N, H] between two graphs
@@ -45,11 +46,10 @@ class StepMemory:
 
     def add_blocks(self, host: torch.Tensor, count: int) -> None:
         """Put `count` packed new blocks into the slots' tables."""
-        source, area = self.areas.new_blocks(host), self.areas.new_blocks(self.packed)
-        ids = slice(2 * MOST_NEW_BLOCKS, 2 * MOST_NEW_BLOCKS + count)
-        area[: 2 * count].copy_(source[: 2 * count], non_blocking=True)
-        area[ids].copy_(source[ids], non_blocking=True)
-        self.tables.view(-1).index_copy_(0, area[: 2 * count].view(torch.int64), area[ids])
+        packed = self._new_blocks[: 3 * count]
+        packed.copy_(self.areas.new_blocks(host)[: 3 * count], non_blocking=True)
+        places = packed[: 2 * count].view(torch.int64)
+        self._flat_tables.index_copy_(0, places, packed[2 * count :])
 
     def decode_columns(self, num_rows: int) -> DecodeColumns:
         """The columns of a decode step, on the device."""

@@ -7,7 +7,7 @@ Legend: R rows; decode rows come first.
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,6 @@ from worker_svc.batch_step import BatchStep, Booleans, Int32s, SamplingColumns
 from worker_svc.execution.packed_columns import NO_SLOT, SampleColumns
 from worker_svc.execution.sampling_plan import GREEDY_BELOW
 from worker_svc.execution.step_layout import (
-    MOST_NEW_BLOCKS,
     STOP_IDS_A_ROW,
     CopyAreas,
     ForwardShape,
@@ -54,8 +53,12 @@ class StepFacts:
         return self.num_singles == self.num_rows and is_plain and self.block_rows is not None
 
 
-def facts_of(step: BatchStep, *, num_tokenizer_ids: int) -> StepFacts:
-    """The facts of a step."""
+def facts_of(
+    step: BatchStep, *, num_tokenizer_ids: int, earlier: tuple[BatchStep, StepFacts] | None = None
+) -> StepFacts:
+    """The facts of a step; most of them are those of an earlier one that shares its columns."""
+    if earlier is not None and _are_alike(step, earlier[0]):
+        return replace(earlier[1], block_rows=_block_rows(step))
     num_singles = int(np.count_nonzero(step.is_decode))
     is_all_decode = num_singles == step.slots.size
     return StepFacts(
@@ -66,6 +69,18 @@ def facts_of(step: BatchStep, *, num_tokenizer_ids: int) -> StepFacts:
         has_filters=bool(filtered_rows(step, num_tokenizer_ids).any()),
         has_masks=step.masks is not None or bool(crowded_rows(step).any()),
         block_rows=_block_rows(step) if is_all_decode else None,
+    )
+
+
+def _are_alike(step: BatchStep, earlier: BatchStep) -> bool:
+    return (
+        step.is_decode is earlier.is_decode
+        and step.samples is earlier.samples
+        and step.sampling is earlier.sampling
+        and step.masks is None
+        and earlier.masks is None
+        # whether a row is too early for its stop ids changes from step to step
+        and step.sampling.stop_ids.shape[1] <= STOP_IDS_A_ROW
     )
 
 
@@ -106,17 +121,21 @@ class StepPacker:
     def __init__(self, memory: torch.Tensor, areas: CopyAreas) -> None:
         self._forward = areas.forward(memory)
         self._samples = areas.samples(memory)
-        blocks = areas.new_blocks(memory)
-        self._block_places = blocks[: 2 * MOST_NEW_BLOCKS].view(torch.int64).numpy()
-        self._block_ids = blocks[2 * MOST_NEW_BLOCKS :].numpy()
+        self._blocks = areas.new_blocks(memory).numpy()
         self._views: dict[Hashable, tuple[Arrays, ...]] = {}
+        self._written: tuple[int, Int32s, SamplingColumns] | None = None
 
     def decode(self, step: BatchStep, size: int, block_rows: Rows) -> int:
         """Columns of a decode step in a bucket of `size` rows; returns how many words to copy."""
         (columns,) = self._cut(size, lambda: (arrays_of(decode_columns(self._forward, size)),))
         count = step.slots.size
-        _write_singles(columns, step, count)
-        _write_choice(columns, step.sampling, step.sampling.seed.view(np.int64), count)
+        if self._holds(step, size):
+            columns["positions"][:count] = step.start_positions
+            columns["new_index"][:] = NO_BLOCK
+        else:
+            _write_singles(columns, step, count)
+            _write_choice(columns, step.sampling, step.sampling.seed.view(np.int64), count)
+            self._written = size, step.slots, step.sampling
         if step.new_blocks is not None:
             columns["new_index"][block_rows] = step.new_blocks.indexes
             columns["new_block"][block_rows] = step.new_blocks.ids
@@ -132,6 +151,7 @@ class StepPacker:
             shape,
             lambda: tuple(map(arrays_of, shape.columns(self._forward))),
         )
+        self._written = None
         first, count = facts.num_singles, facts.num_rows - facts.num_singles
         _write_singles(singles, step, first)
         chunks["slots"][:count] = step.slots[first:]
@@ -176,8 +196,17 @@ class StepPacker:
     def new_blocks(self, slots: Int32s, indexes: Int32s, ids: Int32s, *, width: int) -> None:
         """Places in the flat tables, and the blocks; at most MOST_NEW_BLOCKS of them."""
         count = slots.size
-        self._block_places[:count] = slots.astype(np.int64) * width + indexes
-        self._block_ids[:count] = ids
+        places = self._blocks[: 2 * count].view(np.int64)
+        np.multiply(slots, width, out=places, dtype=np.int64)
+        places += indexes
+        self._blocks[2 * count : 3 * count] = ids
+
+    def _holds(self, step: BatchStep, size: int) -> bool:
+        """Whether the memory holds these rows and choices: steady rows share their columns."""
+        if self._written is None:
+            return False
+        written_size, slots, sampling = self._written
+        return written_size == size and slots is step.slots and sampling is step.sampling
 
     def _cut(self, key: Hashable, cut: Callable[[], tuple[Arrays, ...]]) -> tuple[Arrays, ...]:
         found = self._views.get(key)

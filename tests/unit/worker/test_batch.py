@@ -150,6 +150,41 @@ def test_any_valid_sequence_of_plans_gives_the_steps_it_describes(data: st.DataO
             assert_matches(batch.apply(plan), plan, writer)
 
 
+@pytest.mark.parametrize("gathers_tables", [True, False])
+def test_steady_rows_go_on_as_described_and_are_checked_each_time(gathers_tables: bool) -> None:  # noqa: FBT001
+    batch, writer = ResidentBatch(LIMITS, gathers_tables=gathers_tables), new_writer()
+    starts = [writer.start(slot, stop_token_ids=[slot]) for slot in (2, 0)]
+    chunks = [Chunk(slot=s.slot, tokens=[1] * 3, position=0, start=s) for s in starts]
+    batch.apply(writer.plan(chunks=chunks, new_blocks=[(2, 10), (0, 11)]))
+    in_use = 11
+    for _ in range(3 * LIMITS.block_size):
+        new_blocks = []
+        for slot in (2, 0):
+            for _ in range(writer.blocks_needed(slot, writer.record(slot).next_position + 1)):
+                in_use += 1
+                new_blocks.append((slot, in_use))
+        plan = writer.plan(steady=[2, 0], new_blocks=new_blocks)
+        for broken in (
+            {"position_checksum": plan.position_checksum ^ 1},
+            {"chunk_tokens": b"1234"},
+            {"new_block_slots": int32s([2]), "new_block_indexes": int32s([7])},
+            {"new_block_slots": b"", "new_block_indexes": b"", "new_block_ids": b""}
+            if new_blocks
+            else {"new_block_ids": int32s([1])},
+        ):
+            damaged = step_pb2.StepPlan.FromString(plan.SerializeToString())
+            for name, value in broken.items():
+                setattr(damaged, name, value)
+            with pytest.raises(ProtocolFault):
+                batch.apply(damaged)
+        planned = batch.apply(plan)
+        if gathers_tables:
+            assert_matches(planned, plan, writer)
+        assert planned.step.start_positions.tolist() == [
+            writer.record(slot).next_position - 1 for slot in (2, 0)
+        ]
+
+
 @given(st.data())
 def test_a_step_is_untouched_by_later_plans(data: st.DataObject) -> None:
     batch, writer, blocks = ResidentBatch(LIMITS), new_writer(), Blocks()
