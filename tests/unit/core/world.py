@@ -143,8 +143,8 @@ class World:
         lot = {
             each: weight * self.random.choice([0, 1, 2]) for each, weight in disturbances.items()
         }
-        num_submits = self.random.choice([8, 16, 30])
-        return {self.submit: num_submits, self.issue: 20, self.deliver: 16, self.steps: 16, **lot}
+        num_submits = self.random.choice([6, 12, 24])
+        return {self.submit: num_submits, self.issue: 20, self.deliver: 20, self.steps: 24, **lot}
 
     # --- arrivals ---
 
@@ -199,7 +199,7 @@ class World:
             self.replica.deliver()
 
     def steps(self) -> None:
-        for _ in range(self.random.randint(1, 8)):
+        for _ in range(self.random.randint(1, 3)):
             self.replica.step()
 
     def refuse_blocks(self) -> None:
