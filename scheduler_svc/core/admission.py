@@ -154,8 +154,7 @@ class Admission:
         root = cache.root(sequence.request.new.tenant)
         if not sequence.request.reads_cache:
             return Match([], root)
-        # The last known token is always computed: its logits are what the next one is drawn from.
-        most = (sequence.num_stored - 1) // epoch.limits.block_size
+        most = sequence.num_matchable // epoch.limits.block_size
         return cache.match(root, sequence.tokens, max_blocks=most)
 
     def _start(self, draft: Draft, sequence: Sequence, match: Match, now: float) -> None:

@@ -5,8 +5,8 @@ import numpy.typing as npt
 
 from scheduler_svc.core.limits import Policy, WorkerLimits
 from scheduler_svc.core.news import NO_OWNER
-from scheduler_svc.core.refusals import InvalidField, PromptTooLong
 from scheduler_svc.core.records import WORD_BYTES
+from scheduler_svc.core.refusals import InvalidField, PromptTooLong
 from scheduler_svc.core.request import NewRequest, Request, ResumedOutput
 from scheduler_svc.core.sequence import Sequence
 

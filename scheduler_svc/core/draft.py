@@ -102,7 +102,7 @@ class Draft:
             batch.set_decodes(slot, stop <= int(batch.last_position[slot]))
 
     def _note_stretch(self, sequence: Sequence, start: int, stop: int) -> None:
-        """Remembers which records of the prompt the chunk brings: of the tokens that follow its own."""
+        """Remembers which records the chunk brings: of tokens that follow its own."""
         if not sequence.records_begin:
             return
         first = max(start + 1, sequence.records_begin)

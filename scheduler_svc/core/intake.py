@@ -225,6 +225,7 @@ class Intake:
                 continue
             self._lifecycle.withdraw(sequence)
             sequence.tokens = checks.known_tokens(request.new.prompt, resumed.tokens)
+            sequence.records = checks.known_records(request.new, resumed)
             self._take_resumed(sequence, resumed, now)
             if sequence.end is None:
                 self._lifecycle.room.wait(sequence, now)

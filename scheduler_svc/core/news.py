@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from scheduler_svc.core.records import PromptRecords
 from scheduler_svc.core.request import EndReason, NewRequest
 
 NO_OWNER = 0
@@ -47,6 +48,7 @@ class TokenRows:
     output_indexes: npt.NDArray[np.int32]
     first_token_indexes: npt.NDArray[np.int32]  # among the output's generated tokens
     tokens: npt.NDArray[np.int32]
+    records: tuple[bytes, ...] | None = None  # one a row, empty where none is wanted; None: no row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +58,7 @@ class StepNews:
     rows: TokenRows
     ends: tuple[OutputEnd, ...]
     starts: tuple[RequestStart, ...]
+    prompt_records: tuple[PromptRecords, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,7 @@ class OutputSoFar:
 
     tokens: npt.NDArray[np.int32]
     end: OutputEnd | None
+    records: bytes = b""  # of these tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,6 +95,7 @@ class Attached:
     max_tokens: int
     num_cached_tokens: int | None  # None while it has not run
     superseded: OwnerReference | None  # who is to be told that it owns the request no more
+    prompt_records: bytes = b""  # so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +115,22 @@ def no_rows() -> TokenRows:
 
 
 class NewsBox:
-    """Ends and starts that are not told yet."""
+    """Ends, starts and records of prompts that are not told yet."""
 
     def __init__(self) -> None:
         self.ends: list[OutputEnd] = []
         self.starts: list[RequestStart] = []
+        self.prompt_records: list[PromptRecords] = []
 
     def take(self, rows: TokenRows) -> StepNews:
         """All of it, with a step's tokens; the box is empty then."""
-        news = StepNews(rows=rows, ends=tuple(self.ends), starts=tuple(self.starts))
+        news = StepNews(
+            rows=rows,
+            ends=tuple(self.ends),
+            starts=tuple(self.starts),
+            prompt_records=tuple(self.prompt_records),
+        )
         self.ends.clear()
         self.starts.clear()
+        self.prompt_records.clear()
         return news

@@ -8,7 +8,7 @@ from scheduler_svc.core.limits import Policy
 from scheduler_svc.core.news import NO_OWNER, Attached, OutputEnd, OutputSoFar, OwnerReference
 from scheduler_svc.core.registry import Registry
 from scheduler_svc.core.request import EndReason, Request, ResumedOutput
-from scheduler_svc.core.sequence import TOKEN_BYTES, Sequence
+from scheduler_svc.core.sequence import Sequence
 
 
 class Ownership:
@@ -42,6 +42,7 @@ class Ownership:
             max_tokens=request.max_tokens,
             num_cached_tokens=None if request.start is None else request.start.num_cached_tokens,
             superseded=superseded,
+            prompt_records=bytes(request.prompt_records),
         )
 
     def output_from(self, sequence: Sequence, index: int) -> OutputSoFar:
@@ -50,7 +51,9 @@ class Ownership:
         request, end = sequence.request, sequence.end
         if end is not None:
             end = replace(end, owner=request.owner, number=request.number)
-        return OutputSoFar(tokens=sequence.generated_from(index), end=end)
+        return OutputSoFar(
+            tokens=sequence.generated_from(index), end=end, records=sequence.records_from(index)
+        )
 
     def detach(self, request: Request, now: float, *, is_cancelled: bool) -> None:
         """Its reader left: the request lives on for its keep_for_s, or is forgotten at once."""
@@ -125,7 +128,7 @@ class Ownership:
             self._lifecycle.end(sequence, reason, now, is_told=False)
         assert sequence.end is not None, "an output that was ended has no end"
         kept = min(num_tokens, sequence.end.num_tokens)
-        del sequence.tokens[(sequence.num_prompt + kept) * TOKEN_BYTES :]
+        sequence.cut(kept)
         sequence.end = _settled_end(sequence.end, num_tokens=kept, reason=reason, message=message)
         sequence.is_settled = True
         if sequence.request.is_settled:

@@ -3,6 +3,7 @@
 import heapq
 
 from scheduler_svc.core.news import NO_OWNER
+from scheduler_svc.core.records import WORD_BYTES
 from scheduler_svc.core.refusals import InvalidField, UnknownRequest
 from scheduler_svc.core.request import Request
 
@@ -93,8 +94,11 @@ class Registry:
         if request.order in self._retained:
             return
         request.num_retained_tokens = len(request.new.prompt) + sum(
-            sequence.num_stored - sequence.num_prompt for sequence in request.sequences
+            sequence.num_stored - sequence.num_prompt + len(sequence.records) // WORD_BYTES
+            for sequence in request.sequences
         )
+        # as many tokens as their records take the memory of
+        request.num_retained_tokens += len(request.prompt_records) // WORD_BYTES
         self._retained[request.order] = request
         self.num_retained_tokens += request.num_retained_tokens
         while self.num_retained_tokens > self._max_retained_tokens and self._retained:

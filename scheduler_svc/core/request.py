@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from scheduler_svc.core.records import NO_RECORDS, WORD_BYTES, RecordWishes
-
 from scheduler_svc.core.grammar import Grammar
+from scheduler_svc.core.records import NO_RECORDS, WORD_BYTES, RecordWishes
 
 if TYPE_CHECKING:  # a request is made of sequences, and a sequence knows its request
     from scheduler_svc.core.news import RequestStart

@@ -9,10 +9,15 @@ from scheduler_svc.core.lifecycle import Lifecycle
 from scheduler_svc.core.news import TokenRows, no_rows
 from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.plan import BadResult, Int32s, StepResult
+from scheduler_svc.core.record_intake import (
+    check_prompt_records,
+    cut_row_records,
+    take_prompt_records,
+)
 from scheduler_svc.core.request import EndReason
 from scheduler_svc.core.sequence import Phase
 
-FAILED_MESSAGE = "the model's logits were not numbers"
+FAILED_MESSAGE = "the model's logits were not numbers, or no token was allowed"
 
 
 class Results:
@@ -27,6 +32,8 @@ class Results:
         """Takes the oldest step in flight in; raises BadResult, having changed nothing."""
         step = self._answered(epoch, result)
         rows = self._sampled_rows(step, result)
+        records = cut_row_records(epoch.batch, step.slots[rows], result)
+        check_prompt_records(step, result)
         epoch.in_flight.popleft()
         epoch.num_done = step.step
         self._pace.observe(
@@ -34,7 +41,8 @@ class Results:
             num_prefill_tokens=step.num_prefill_tokens,
             forward_us=result.forward_us,
         )
-        news = self._take_in(epoch, step, rows, result.tokens, now)
+        take_prompt_records(epoch.batch, step, result.prompt_records, self._lifecycle.news)
+        news = self._take_in(epoch, step.slots[rows], result.tokens, records, now)
         self._lifecycle.room.suspicion.clear(epoch)
         for row in result.failed_rows.tolist():
             self._fail(epoch, int(step.slots[row]), now)
@@ -74,14 +82,20 @@ class Results:
     # --- tokens ---
 
     def _take_in(
-        self, epoch: Epoch, step: StepInFlight, rows: Slots, tokens: Int32s, now: float
+        self,
+        epoch: Epoch,
+        slots: Slots,
+        tokens: Int32s,
+        records: list[bytes] | None,
+        now: float,
     ) -> TokenRows:
         batch = epoch.batch
-        slots = step.slots[rows]
         # Rows of sequences that have left are dropped; their slots are not in other use yet.
         wanted = batch.accepts[slots]
         if not wanted.all():
             slots, tokens = slots[wanted], tokens[wanted]
+            if records is not None:
+                records = [records[row] for row in np.flatnonzero(wanted).tolist()]
         if not len(slots):
             return no_rows()
         position = batch.known_length[slots]
@@ -95,7 +109,11 @@ class Results:
             output_indexes=batch.output_index[slots],
             first_token_indexes=position - batch.num_prompt[slots],
             tokens=tokens,
+            records=None if records is None else tuple(records),
         )
+        for slot, record in zip(slots.tolist(), records or (), strict=False):
+            if record:
+                batch.sequence_in(slot).records += record
         for row in np.flatnonzero(known % batch.block_size == 0).tolist():
             batch.store_tail(batch.sequence_in(int(slots[row])))
         epoch.publish_rows(slots)

@@ -101,7 +101,7 @@ class Sequence:
 
     @property
     def prompt_records_from(self) -> int:
-        """First position of the prompt whose record it is to bring; 0: none. One output brings them."""
+        """First position of the prompt whose record this output is to bring; 0: none."""
         return self.request.next_prompt_record if self is self.request.leader else 0
 
     @property

@@ -59,7 +59,9 @@ class WaitingRoom:
 
     def hold_followers(self, request: Request) -> None:
         """From here on, all outputs but the first living one are to wait for that one's prompt."""
-        request.are_followers_held = request.num_live > 1 and request.shares_prompt
+        # no output's first token may come before the prompt's records, which the first one brings
+        is_shared = request.shares_prompt or bool(request.next_prompt_record)
+        request.are_followers_held = request.num_live > 1 and is_shared
 
     def release_followers(self, request: Request, now: float) -> None:
         """The prompt's computation is issued: the other outputs may run."""

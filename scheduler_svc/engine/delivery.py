@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from octavo.internal.v1 import engine_pb2 as engine
-from scheduler_svc.core.news import OutputEnd, OutputSoFar, RequestStart, StepNews, TokenRows
+from scheduler_svc.core.news import OutputEnd, OutputSoFar, RequestStart, StepNews
+from scheduler_svc.core.records import PromptRecords
 from scheduler_svc.core.refusals import UnknownRequest
 from scheduler_svc.engine.connection import Connection
-from scheduler_svc.engine.news_codec import encode_missed, encode_news, split_rows
+from scheduler_svc.engine.news_codec import OwnerNews, encode_missed, encode_news, split_rows
 
 Output = tuple[int, int]  # request number, output index
 
@@ -26,6 +27,9 @@ class Tokens(Protocol):
         self, *, owner: int, number: int, output_index: int, first_token_index: int
     ) -> OutputSoFar:
         """An output's tokens from an index on; raises UnknownRequest."""
+
+    def prompt_records_so_far(self, *, owner: int, number: int, first_position: int) -> bytes:
+        """Records of the prompt from a position on; raises UnknownRequest."""
 
 
 class Connections(Protocol):
@@ -42,16 +46,18 @@ class _Behind:
     first_missed: dict[Output, int] = field(default_factory=dict)
     ends: dict[Output, OutputEnd] = field(default_factory=dict)
     starts: dict[int, RequestStart] = field(default_factory=dict)
+    first_missed_positions: dict[int, int] = field(default_factory=dict)  # of prompts' records
 
-    def add(
-        self, rows: TokenRows | None, ends: list[OutputEnd], starts: list[RequestStart]
-    ) -> None:
-        if rows is not None:
+    def add(self, news: OwnerNews) -> None:
+        if news.rows is not None:
+            rows = news.rows
             columns = (rows.numbers, rows.output_indexes, rows.first_token_indexes)
             for number, index, first in zip(*(c.tolist() for c in columns), strict=True):
                 self.first_missed.setdefault((number, index), first)
-        self.ends.update({(end.number, end.output_index): end for end in ends})
-        self.starts.update({start.number: start for start in starts})
+        self.ends.update({(end.number, end.output_index): end for end in news.ends})
+        self.starts.update({start.number: start for start in news.starts})
+        for stretch in news.prompt_records:
+            self.first_missed_positions.setdefault(stretch.number, stretch.first_position)
 
     def forget_output(self, output: Output) -> None:
         self.first_missed.pop(output, None)
@@ -61,6 +67,7 @@ class _Behind:
         for output in [o for o in (*self.first_missed, *self.ends) if o[0] == number]:
             self.forget_output(output)
         self.starts.pop(number, None)
+        self.first_missed_positions.pop(number, None)
 
 
 class Delivery:
@@ -88,18 +95,15 @@ class Delivery:
         """Tells each frontend its part."""
         self._note_starts(news.starts)
         rows = dict(split_rows(news.rows))
-        if not news.ends and not news.starts:
-            for owner, mine in rows.items():
-                self._tell(owner, mine, [], [])
-            return
-        ends: dict[int, list[OutputEnd]] = {}
+        parts = {owner: OwnerNews(rows=mine) for owner, mine in rows.items()}
         for end in news.ends:
-            ends.setdefault(end.owner, []).append(end)
-        starts: dict[int, list[RequestStart]] = {}
+            parts.setdefault(end.owner, OwnerNews()).ends.append(end)
         for start in news.starts:
-            starts.setdefault(start.owner, []).append(start)
-        for owner in {**rows, **ends, **starts}:
-            self._tell(owner, rows.get(owner), ends.get(owner, []), starts.get(owner, []))
+            parts.setdefault(start.owner, OwnerNews()).starts.append(start)
+        for stretch in news.prompt_records:
+            parts.setdefault(stretch.owner, OwnerNews()).prompt_records.append(stretch)
+        for owner, part in parts.items():
+            self._tell(owner, part)
 
     def retry(self) -> None:
         """Tells those who are behind what they missed, if their sockets take it now."""
@@ -124,22 +128,16 @@ class Delivery:
         if owner in self._behind:
             self._behind[owner].forget_output((number, output_index))
 
-    def _tell(
-        self,
-        owner: int,
-        rows: TokenRows | None,
-        ends: list[OutputEnd],
-        starts: list[RequestStart],
-    ) -> None:
+    def _tell(self, owner: int, news: OwnerNews) -> None:
         connection = self._connections.connection(owner)
         if connection is None or connection.is_lost:
             return  # nobody reads; whoever attaches gets everything
         behind = self._behind.get(owner)
         if behind is None:
-            if connection.offer(encode_news(rows, ends, starts)):
+            if connection.offer(encode_news(news)):
                 return
             behind = self._behind[owner] = _Behind()
-        behind.add(rows, ends, starts)
+        behind.add(news)
 
     def _missed(self, owner: int, behind: _Behind) -> engine.CoreToFrontend:
         rows = []
@@ -151,5 +149,25 @@ class Delivery:
             except UnknownRequest:
                 behind.forget_request(number)
                 continue
-            rows.append((number, index, first, output.tokens))
-        return encode_missed(rows, list(behind.ends.values()), list(behind.starts.values()))
+            rows.append((number, index, first, output))
+        rest = OwnerNews(
+            ends=list(behind.ends.values()),
+            starts=list(behind.starts.values()),
+            prompt_records=self._missed_prompt_records(owner, behind),
+        )
+        return encode_missed(rows, rest)
+
+    def _missed_prompt_records(self, owner: int, behind: _Behind) -> list[PromptRecords]:
+        stretches = []
+        for number, first in behind.first_missed_positions.items():
+            try:
+                records = self._tokens.prompt_records_so_far(
+                    owner=owner, number=number, first_position=first
+                )
+            except UnknownRequest:
+                continue  # it is over
+            stretch = PromptRecords(
+                owner=owner, number=number, first_position=first, records=records
+            )
+            stretches.append(stretch)
+        return stretches

@@ -71,6 +71,7 @@ def decode_submit(submit: engine.Submit, *, owner: int, now: float) -> NewReques
         eos_token_ids=tuple(submit.eos_token_ids),
         stop_token_ids=tuple(submit.stop_token_ids),
         sampling=decode_sampling(submit.sampling),
+        grammar=grammar,
         priority=submit.priority,
         deadline=time_after(submit.deadline_ms, now),
         time_limit_at=time_after(submit.time_limit_ms, now),

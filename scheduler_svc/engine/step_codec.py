@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from octavo.internal.v1 import step_pb2 as step
 from scheduler_svc.core.plan import SlotStart, StepPlan, StepResult
+from scheduler_svc.engine.rules_codec import slot_pooling
 
 # columns are copied as they lie in memory
 assert sys.byteorder == "little", "the step protocol's columns are little-endian"
@@ -53,6 +54,11 @@ def _encode_start(start: SlotStart, out: step.SlotStart) -> None:
     out.num_prompt_tokens = start.num_prompt_tokens
     out.min_position = start.min_position
     out.stop_token_ids.extend(start.stop_token_ids)
+    out.history = start.history
+    out.prompt_records_from = start.prompt_records_from
+    out.num_prompt_top_logprobs = start.num_prompt_top
+    out.pooling = slot_pooling(start.pooling)
+    out.sampling.MergeFromString(start.sampling.rules)
     out.sampling.temperature = start.sampling.temperature
     out.sampling.top_k = start.sampling.top_k
     out.sampling.top_p = start.sampling.top_p
@@ -68,6 +74,9 @@ def decode_result(result: step.StepResult) -> StepResult:
         token_counts=_int32s(result.token_counts, "token_counts") if result.token_counts else None,
         failed_rows=_int32s(result.failed_rows, "failed_rows") if result.failed_rows else _NO_ROWS,
         forward_us=result.forward_us,
+        token_records=result.token_records,
+        prompt_records=result.prompt_records,
+        pooled=result.pooled,
     )
 
 

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.internal.v1 import engine_pb2 as engine
-from scheduler_svc.core.news import OutputEnd, OutputSoFar, RequestStart, StepNews, TokenRows
+from scheduler_svc.core.news import (
+    OutputEnd,
+    OutputSoFar,
+    RequestStart,
+    StepNews,
+    TokenRows,
+    no_rows,
+)
+from scheduler_svc.core.records import PromptRecords
 from scheduler_svc.core.refusals import UnknownRequest
 from scheduler_svc.core.request import EndReason
 from scheduler_svc.engine.connection import Connection
@@ -51,6 +59,11 @@ class Model:
             raise UnknownRequest(request_id="gone")
         tokens = np.array(self.tokens[key][first_token_index:], np.int32)
         return OutputSoFar(tokens=tokens, end=None)
+
+    def prompt_records_so_far(self, *, owner: int, number: int, first_position: int) -> bytes:
+        if (owner, number, 0) in self.forgotten:
+            raise UnknownRequest(request_id="gone")
+        return b"abcdefgh"[4 * first_position :]
 
     def step(
         self,
@@ -206,3 +219,18 @@ def test_any_pattern_of_full_sockets_delivers_every_token_once(
     assert model.read == model.tokens
     assert model.ended == {key: len(tokens) for key, tokens in model.tokens.items()}
     assert not model.delivery.is_behind
+
+
+def test_records_of_prompts_that_were_missed_come_from_the_core() -> None:
+    model = Model([1])
+    model.sender.full.add(b"1")
+    for position in (1, 2):
+        stretch = PromptRecords(owner=1, number=5, first_position=position, records=b"..")
+        model.delivery.deliver(
+            StepNews(rows=no_rows(), ends=(), starts=(), prompt_records=(stretch,))
+        )
+    model.sender.full.clear()
+    model.delivery.retry()
+    [(_, payload)] = model.sender.take()
+    [told] = engine.CoreToFrontend.FromString(payload).deliver.prompt_records
+    assert (told.number, told.first_position, told.records) == (5, 1, b"efgh")
