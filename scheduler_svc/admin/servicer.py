@@ -12,6 +12,7 @@ from octavo.v1 import admin_pb2_grpc
 from scheduler_svc.config import ServiceConfig
 from scheduler_svc.control.hub import ControlHub, NoAnswer
 from scheduler_svc.metrics.exporter import SnapshotStore
+from scheduler_svc.metrics.recent import Recent, Times
 from scheduler_svc.supervisor.child import Child
 from scheduler_svc.supervisor.state import ReplicaState
 
@@ -54,6 +55,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             is_draining=self._state.is_draining,
             processes=self._processes(),
             core=self._core(),
+            traffic=_traffic(self._state.recent),
         )
 
     async def ListRequests(
@@ -148,3 +150,18 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             num_steps=read("steps_done"),
             epoch=read("epoch"),
         )
+
+
+def _traffic(recent: Recent) -> admin.RecentTraffic:
+    return admin.RecentTraffic(
+        window_s=recent.window_s,
+        generated_tokens_per_s=recent.generated_tokens_per_s,
+        prompt_tokens_per_s=recent.prompt_tokens_per_s,
+        requests_per_s=recent.requests_per_s,
+        time_to_first_token=_times(recent.first_token),
+        inter_token=_times(recent.inter_token),
+    )
+
+
+def _times(times: Times) -> admin.RecentTimes:
+    return admin.RecentTimes(count=times.count, p50_s=times.p50_s, p99_s=times.p99_s)

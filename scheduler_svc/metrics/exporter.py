@@ -5,7 +5,7 @@ counted, so that no series ever falls. Gauges are the living processes' only.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import (
@@ -24,22 +24,30 @@ PREFIX = "octavo_"
 
 
 @dataclass(slots=True)
-class _Totals:
+class Totals:
     """One series' sum: a number, or bucket counts and a sum."""
 
     value: float = 0.0
     counts: list[int] = field(default_factory=list)
 
     def add(self, reading: control.Reading) -> None:
+        """Adds what one process read."""
         kind = reading.WhichOneof("value")
         if kind == "histogram":
-            counts = reading.histogram.counts
-            self.counts += [0] * (len(counts) - len(self.counts))
-            for index, count in enumerate(counts):
-                self.counts[index] += count
+            self._add_counts(reading.histogram.counts)
             self.value += reading.histogram.sum
         else:
             self.value += reading.counter if kind == "counter" else reading.gauge
+
+    def merge(self, other: "Totals") -> None:
+        """Adds another sum."""
+        self._add_counts(other.counts)
+        self.value += other.value
+
+    def _add_counts(self, counts: Sequence[int]) -> None:
+        self.counts += [0] * (len(counts) - len(self.counts))
+        for index, count in enumerate(counts):
+            self.counts[index] += count
 
 
 class SnapshotStore(Collector):
@@ -48,7 +56,7 @@ class SnapshotStore(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latest: dict[str, tuple[int, control.Snapshot]] = {}
-        self._retired: dict[SeriesKey, _Totals] = {}
+        self._retired: dict[SeriesKey, Totals] = {}
 
     def put(self, name: str, incarnation: int, snapshot: control.Snapshot) -> None:
         """Takes a process's snapshot; another incarnation than before retires the earlier one."""
@@ -68,6 +76,19 @@ class SnapshotStore(Collector):
                 if reading.name == name
             )
 
+    def totals_of(self, name: str) -> Totals:
+        """A counter's or histogram's sum over all processes, their earlier ones and all labels."""
+        whole = Totals()
+        with self._lock:
+            for (known, _), total in self._retired.items():
+                if known == name:
+                    whole.merge(total)
+            for _, snapshot in self._latest.values():
+                for reading in snapshot.readings:
+                    if reading.name == name:
+                        whole.add(reading)
+        return whole
+
     def collect(self) -> Iterator[Metric]:
         """Every metric of the catalog that has a series."""
         totals = self._totals()
@@ -80,23 +101,23 @@ class SnapshotStore(Collector):
         for reading in snapshot.readings:
             if reading.WhichOneof("value") != "gauge":
                 key = (reading.name, tuple(reading.labels))
-                self._retired.setdefault(key, _Totals()).add(reading)
+                self._retired.setdefault(key, Totals()).add(reading)
 
-    def _totals(self) -> dict[SeriesKey, _Totals]:
+    def _totals(self) -> dict[SeriesKey, Totals]:
         with self._lock:
             totals = {
-                key: _Totals(value=total.value, counts=list(total.counts))
+                key: Totals(value=total.value, counts=list(total.counts))
                 for key, total in self._retired.items()
             }
             for _, snapshot in self._latest.values():
                 for reading in snapshot.readings:
                     key = (reading.name, tuple(reading.labels))
-                    totals.setdefault(key, _Totals()).add(reading)
+                    totals.setdefault(key, Totals()).add(reading)
         return totals
 
 
 def _family(
-    name: str, spec: MetricSpec, series: dict[tuple[str, ...], _Totals]
+    name: str, spec: MetricSpec, series: dict[tuple[str, ...], Totals]
 ) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
     full = PREFIX + name
     if spec.kind == "histogram":
@@ -112,7 +133,7 @@ def _family(
     return family
 
 
-def _buckets(spec: MetricSpec, total: _Totals) -> list[tuple[str, float]]:
+def _buckets(spec: MetricSpec, total: Totals) -> list[tuple[str, float]]:
     borders = [*(f"{border:g}" for border in spec.buckets), "+Inf"]
     cumulative, buckets = 0, []
     for border, count in zip(borders, total.counts, strict=True):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.control.hub import ChildRecord
+from scheduler_svc.metrics.recent import Recent
 from scheduler_svc.supervisor.readiness import Readiness
 
 
@@ -18,3 +19,4 @@ class ReplicaState:
     records: tuple[ChildRecord, ...] = ()
     group: control.GroupState | None = None
     looked_at: float = 0.0
+    recent: Recent = field(default_factory=Recent)

@@ -9,6 +9,7 @@ from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.config import ServiceConfig
 from scheduler_svc.control.hub import ChildRecord, ControlHub
 from scheduler_svc.metrics.exporter import SnapshotStore
+from scheduler_svc.metrics.recent import RecentTraffic
 from scheduler_svc.supervisor.child import Child
 from scheduler_svc.supervisor.readiness import judge_readiness
 from scheduler_svc.supervisor.state import ReplicaState
@@ -40,6 +41,7 @@ class Supervisor:
         self._children = children
         self._state = state
         self._store = store
+        self._recent = RecentTraffic(store)
         self._wake = asyncio.Event()
         self._drain_ends_at: float | None = None
         self._core_drains_at = 0.0
@@ -142,6 +144,7 @@ class Supervisor:
         records = tuple(self._hub.records())
         for record in records:
             self._store.put(record.name, record.incarnation, record.snapshot)
+        self._state.recent = self._recent.read(now)
         before = self._state.readiness
         self._state.records, self._state.looked_at = records, now
         self._state.readiness = judge_readiness(

@@ -78,7 +78,7 @@ def _cumulated(axes: Axes, label: str, seconds: Sequence[float]) -> None:
     for share, name, line in ((0.5, "p50", ":"), (0.99, "p99", "--")):
         value = percentile(ranked, share)
         axes.axvline(
-            value, color=_ACCENT, linestyle=line, linewidth=1.0, label=f"{name} {value:.4g}"
+            value, color=_ACCENT, linestyle=line, linewidth=1.0, label=f"{name} {value:.4g} ms"
         )
     axes.legend(loc="lower right", fontsize="small")
 

@@ -14,7 +14,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; m
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p.about { color: #555; margin: .2rem 0 1.5rem; }
 .cards { display: flex; flex-wrap: wrap; gap: .8rem; }
-.card { border: 1px solid #ddd; border-radius: 6px; padding: .6rem 1rem; min-width: 9rem; }
+.card { border: 1px solid #ddd; border-radius: 6px; padding: .6rem .8rem; min-width: 7.5rem; }
 .card b { display: block; font-size: 1.35rem; } .card span { color: #555; font-size: .85rem; }
 .bad b { color: #b3261e; }
 table { border-collapse: collapse; } td, th { padding: .25rem .9rem .25rem 0; text-align: left; }

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from octavo.cli.top_requests import kv_map, request_table, shown
 from octavo.v1 import admin_pb2 as admin
 
 _BAR_WIDTH = 40
@@ -23,13 +24,21 @@ class Frame:
     """What is known at one look."""
 
     state: admin.GetStateResponse
+    listing: admin.ListRequestsResponse | None = None
+    """What lives; None where that cannot be had."""
     looked_at: float = 0.0
     steps_per_s: float | None = None
     """None before the second look, and when the steps were counted anew between two."""
     problem: str = ""
     """Why there was no answer this time; the rest is from the last one."""
 
-    def followed_by(self, state: admin.GetStateResponse, *, now: float) -> Frame:
+    def followed_by(
+        self,
+        state: admin.GetStateResponse,
+        listing: admin.ListRequestsResponse | None = None,
+        *,
+        now: float,
+    ) -> Frame:
         """The next look."""
         before, core = self.state.core, state.core
         is_same_count = core.epoch == before.epoch and core.num_steps >= before.num_steps
@@ -37,7 +46,7 @@ class Frame:
         rate = None
         if is_same_count and passed_s > 0:
             rate = (core.num_steps - before.num_steps) / passed_s
-        return Frame(state, looked_at=now, steps_per_s=rate)
+        return Frame(state, listing, looked_at=now, steps_per_s=rate)
 
     def without_answer(self, problem: str) -> Frame:
         """The next look, in vain."""
@@ -58,7 +67,7 @@ def draw(frame: Frame) -> RenderableType:
     """The whole frame."""
     parts: list[RenderableType] = [_head(frame.state)]
     if frame.problem:
-        parts.append(Text(f"no answer, this is the last: {_shown(frame.problem)}", style="red"))
+        parts.append(Text(f"no answer, this is the last: {shown(frame.problem)}", style="red"))
     return Group(
         *parts,
         Text(),
@@ -66,20 +75,28 @@ def draw(frame: Frame) -> RenderableType:
         Text(),
         _memory(frame.state.core),
         Text(),
+        *_requests(frame),
         _processes(frame.state),
     )
 
 
+def _requests(frame: Frame) -> list[RenderableType]:
+    if frame.listing is None:
+        return []
+    core = frame.state.core
+    return [kv_map(core, frame.listing), Text(), request_table(frame.listing), Text()]
+
+
 def _head(state: admin.GetStateResponse) -> Text:
     head = Text()
-    head.append(f"octavo {_shown(state.version)}", style="bold")
-    head.append(f"  {_shown(state.replica) or '(no name)'}  {_shown(state.model)}  ")
+    head.append(f"octavo {shown(state.version)}", style="bold")
+    head.append(f"  {shown(state.replica) or '(no name)'}  {shown(state.model)}  ")
     if state.is_draining:
         head.append("draining", style="yellow")
     elif state.is_ready:
         head.append("ready", style="green")
     else:
-        head.append(f"not ready: {_shown(state.not_ready_reason)}", style="red")
+        head.append(f"not ready: {shown(state.not_ready_reason)}", style="red")
     return head
 
 
@@ -89,8 +106,32 @@ def _work(frame: Frame) -> Table:
     rate = "" if frame.steps_per_s is None else f", {frame.steps_per_s:.1f} a second"
     table.add_row("running", f"{core.num_running} sequences")
     table.add_row("waiting", f"{core.num_waiting} sequences, {core.num_waiting_tokens} tokens")
+    for name, value in _speed(frame.state.traffic):
+        table.add_row(name, value)
     table.add_row("steps", f"{core.num_steps} in epoch {core.epoch}{rate}")
     return table
+
+
+def _speed(traffic: admin.RecentTraffic) -> list[tuple[str, str]]:
+    """Nothing for a service that does not tell."""
+    if not traffic.window_s:
+        return []
+    over = f"over {traffic.window_s:.0f} s"
+    rates = (
+        f"{traffic.generated_tokens_per_s:.1f} tokens/s out,"
+        f" {traffic.prompt_tokens_per_s:.1f} in, {traffic.requests_per_s:.1f} requests/s, {over}"
+    )
+    return [
+        ("speed", rates),
+        ("first token", _times(traffic.time_to_first_token)),
+        ("between tokens", _times(traffic.inter_token)),
+    ]
+
+
+def _times(times: admin.RecentTimes) -> str:
+    if not times.count:
+        return "-"
+    return f"p50 {1e3 * times.p50_s:.1f} ms, p99 {1e3 * times.p99_s:.1f} ms"
 
 
 def _memory(core: admin.CoreState) -> RenderableType:
@@ -123,13 +164,9 @@ def _processes(state: admin.GetStateResponse) -> Table:
         table.add_column(title, justify="right" if title in {"pid", "restarts"} else "left")
     for one in state.processes:
         table.add_row(
-            Text(_shown(one.name)),
+            Text(shown(one.name)),
             str(one.pid) if one.pid else "-",
             Text("up", style="green") if one.is_up else Text("down", style="red"),
             Text(str(one.num_restarts), style="yellow" if one.num_restarts else ""),
         )
     return table
-
-
-def _shown(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)

@@ -24,43 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15octavo/v1/admin.proto\x12\toctavo.v1\"\x11\n\x0fGetStateRequest\"\xd4\x01\n\x10GetStateResponse\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x10\n\x08is_ready\x18\x04 \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x05 \x01(\t\x12\x13\n\x0bis_draining\x18\x06 \x01(\x08\x12*\n\tprocesses\x18\x07 \x03(\x0b\x32\x17.octavo.v1.ProcessState\x12\"\n\x04\x63ore\x18\x08 \x01(\x0b\x32\x14.octavo.v1.CoreState\"\\\n\x0cProcessState\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x05\x12\r\n\x05is_up\x18\x04 \x01(\x08\x12\x14\n\x0cnum_restarts\x18\x05 \x01(\x05\"\xf1\x01\n\tCoreState\x12\x13\n\x0bnum_running\x18\x01 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\x05\x12\x1a\n\x12num_waiting_tokens\x18\x03 \x01(\x03\x12\x19\n\x11num_blocks_in_use\x18\x04 \x01(\x03\x12\x19\n\x11num_blocks_cached\x18\x05 \x01(\x03\x12\x19\n\x11num_blocks_fenced\x18\x06 \x01(\x03\x12\x17\n\x0fnum_blocks_free\x18\x07 \x01(\x03\x12\x12\n\nblock_size\x18\x08 \x01(\x05\x12\x11\n\tnum_steps\x18\t \x01(\x03\x12\r\n\x05\x65poch\x18\n \x01(\x05\"0\n\x0c\x44rainRequest\x12\x14\n\x07limit_s\x18\x01 \x01(\x02H\x00\x88\x01\x01\x42\n\n\x08_limit_s\"*\n\rDrainResponse\x12\x19\n\x11num_live_requests\x18\x01 \x01(\x05\"z\n\x13ListRequestsRequest\x12\x12\n\x05limit\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x03\x12\x13\n\x06tenant\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x16\n\x0einclude_blocks\x18\x04 \x01(\x08\x42\x08\n\x06_limitB\t\n\x07_tenant\"\x99\x01\n\x14ListRequestsResponse\x12)\n\x08requests\x18\x01 \x03(\x0b\x32\x17.octavo.v1.RequestState\x12\x19\n\x11num_live_requests\x18\x02 \x01(\x05\x12\x12\n\nnext_after\x18\x03 \x01(\x03\x12\'\n\x07tenants\x18\x04 \x03(\x0b\x32\x16.octavo.v1.TenantState\"\xbe\x01\n\x0cRequestState\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12\r\n\x05\x61ge_s\x18\x04 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x05\x12\x15\n\rcached_tokens\x18\x06 \x01(\x05\x12\x12\n\nhas_reader\x18\x07 \x01(\x08\x12\'\n\x07outputs\x18\x08 \x03(\x0b\x32\x16.octavo.v1.OutputState\"\xe0\x01\n\x0bOutputState\x12\r\n\x05index\x18\x01 \x01(\x05\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.octavo.v1.OutputPhase\x12*\n\x0bwait_reason\x18\x03 \x01(\x0e\x32\x15.octavo.v1.WaitReason\x12\x12\n\nnum_tokens\x18\x04 \x01(\x05\x12\x1b\n\x13num_computed_tokens\x18\x05 \x01(\x05\x12\x12\n\nnum_blocks\x18\x06 \x01(\x05\x12\x11\n\tblock_ids\x18\x07 \x03(\x05\x12\x17\n\x0fnum_preemptions\x18\x08 \x01(\x05\"\x84\x01\n\x0bTenantState\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x19\n\x11num_live_requests\x18\x02 \x01(\x05\x12\x1c\n\x14num_waiting_requests\x18\x03 \x01(\x05\x12\x15\n\rprompt_tokens\x18\x04 \x01(\x03\x12\x15\n\rcached_tokens\x18\x05 \x01(\x03\"\x19\n\x17\x46lushPrefixCacheRequest\".\n\x18\x46lushPrefixCacheResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\x03*\x90\x01\n\x0bOutputPhase\x12\x1c\n\x18OUTPUT_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14OUTPUT_PHASE_WAITING\x10\x01\x12\x18\n\x14OUTPUT_PHASE_PREFILL\x10\x02\x12\x17\n\x13OUTPUT_PHASE_DECODE\x10\x03\x12\x16\n\x12OUTPUT_PHASE_ENDED\x10\x04*\xe6\x01\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10WAIT_REASON_TURN\x10\x01\x12\x14\n\x10WAIT_REASON_SLOT\x10\x02\x12\x16\n\x12WAIT_REASON_BLOCKS\x10\x03\x12\x16\n\x12WAIT_REASON_PROMPT\x10\x04\x12\x16\n\x12WAIT_REASON_READER\x10\x05\x12\x15\n\x11WAIT_REASON_ALONE\x10\x06\x12\x17\n\x13WAIT_REASON_WORKERS\x10\x07\x12\x17\n\x13WAIT_REASON_RESULTS\x10\x08\x32\xbd\x02\n\x0c\x41\x64minService\x12\x43\n\x08GetState\x12\x1a.octavo.v1.GetStateRequest\x1a\x1b.octavo.v1.GetStateResponse\x12O\n\x0cListRequests\x12\x1e.octavo.v1.ListRequestsRequest\x1a\x1f.octavo.v1.ListRequestsResponse\x12[\n\x10\x46lushPrefixCache\x12\".octavo.v1.FlushPrefixCacheRequest\x1a#.octavo.v1.FlushPrefixCacheResponse\x12:\n\x05\x44rain\x12\x17.octavo.v1.DrainRequest\x1a\x18.octavo.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15octavo/v1/admin.proto\x12\toctavo.v1\"\x11\n\x0fGetStateRequest\"\xff\x01\n\x10GetStateResponse\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x10\n\x08is_ready\x18\x04 \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x05 \x01(\t\x12\x13\n\x0bis_draining\x18\x06 \x01(\x08\x12*\n\tprocesses\x18\x07 \x03(\x0b\x32\x17.octavo.v1.ProcessState\x12\"\n\x04\x63ore\x18\x08 \x01(\x0b\x32\x14.octavo.v1.CoreState\x12)\n\x07traffic\x18\t \x01(\x0b\x32\x18.octavo.v1.RecentTraffic\"\xd8\x01\n\rRecentTraffic\x12\x10\n\x08window_s\x18\x01 \x01(\x01\x12\x1e\n\x16generated_tokens_per_s\x18\x02 \x01(\x01\x12\x1b\n\x13prompt_tokens_per_s\x18\x03 \x01(\x01\x12\x16\n\x0erequests_per_s\x18\x04 \x01(\x01\x12\x33\n\x13time_to_first_token\x18\x05 \x01(\x0b\x32\x16.octavo.v1.RecentTimes\x12+\n\x0binter_token\x18\x06 \x01(\x0b\x32\x16.octavo.v1.RecentTimes\":\n\x0bRecentTimes\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\r\n\x05p50_s\x18\x02 \x01(\x01\x12\r\n\x05p99_s\x18\x03 \x01(\x01\"\\\n\x0cProcessState\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x05\x12\r\n\x05is_up\x18\x04 \x01(\x08\x12\x14\n\x0cnum_restarts\x18\x05 \x01(\x05\"\xf1\x01\n\tCoreState\x12\x13\n\x0bnum_running\x18\x01 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\x05\x12\x1a\n\x12num_waiting_tokens\x18\x03 \x01(\x03\x12\x19\n\x11num_blocks_in_use\x18\x04 \x01(\x03\x12\x19\n\x11num_blocks_cached\x18\x05 \x01(\x03\x12\x19\n\x11num_blocks_fenced\x18\x06 \x01(\x03\x12\x17\n\x0fnum_blocks_free\x18\x07 \x01(\x03\x12\x12\n\nblock_size\x18\x08 \x01(\x05\x12\x11\n\tnum_steps\x18\t \x01(\x03\x12\r\n\x05\x65poch\x18\n \x01(\x05\"0\n\x0c\x44rainRequest\x12\x14\n\x07limit_s\x18\x01 \x01(\x02H\x00\x88\x01\x01\x42\n\n\x08_limit_s\"*\n\rDrainResponse\x12\x19\n\x11num_live_requests\x18\x01 \x01(\x05\"z\n\x13ListRequestsRequest\x12\x12\n\x05limit\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x03\x12\x13\n\x06tenant\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x16\n\x0einclude_blocks\x18\x04 \x01(\x08\x42\x08\n\x06_limitB\t\n\x07_tenant\"\x99\x01\n\x14ListRequestsResponse\x12)\n\x08requests\x18\x01 \x03(\x0b\x32\x17.octavo.v1.RequestState\x12\x19\n\x11num_live_requests\x18\x02 \x01(\x05\x12\x12\n\nnext_after\x18\x03 \x01(\x03\x12\'\n\x07tenants\x18\x04 \x03(\x0b\x32\x16.octavo.v1.TenantState\"\xbe\x01\n\x0cRequestState\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12\r\n\x05\x61ge_s\x18\x04 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x05\x12\x15\n\rcached_tokens\x18\x06 \x01(\x05\x12\x12\n\nhas_reader\x18\x07 \x01(\x08\x12\'\n\x07outputs\x18\x08 \x03(\x0b\x32\x16.octavo.v1.OutputState\"\xe0\x01\n\x0bOutputState\x12\r\n\x05index\x18\x01 \x01(\x05\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.octavo.v1.OutputPhase\x12*\n\x0bwait_reason\x18\x03 \x01(\x0e\x32\x15.octavo.v1.WaitReason\x12\x12\n\nnum_tokens\x18\x04 \x01(\x05\x12\x1b\n\x13num_computed_tokens\x18\x05 \x01(\x05\x12\x12\n\nnum_blocks\x18\x06 \x01(\x05\x12\x11\n\tblock_ids\x18\x07 \x03(\x05\x12\x17\n\x0fnum_preemptions\x18\x08 \x01(\x05\"\x84\x01\n\x0bTenantState\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x19\n\x11num_live_requests\x18\x02 \x01(\x05\x12\x1c\n\x14num_waiting_requests\x18\x03 \x01(\x05\x12\x15\n\rprompt_tokens\x18\x04 \x01(\x03\x12\x15\n\rcached_tokens\x18\x05 \x01(\x03\"\x19\n\x17\x46lushPrefixCacheRequest\".\n\x18\x46lushPrefixCacheResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\x03*\x90\x01\n\x0bOutputPhase\x12\x1c\n\x18OUTPUT_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14OUTPUT_PHASE_WAITING\x10\x01\x12\x18\n\x14OUTPUT_PHASE_PREFILL\x10\x02\x12\x17\n\x13OUTPUT_PHASE_DECODE\x10\x03\x12\x16\n\x12OUTPUT_PHASE_ENDED\x10\x04*\xe6\x01\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10WAIT_REASON_TURN\x10\x01\x12\x14\n\x10WAIT_REASON_SLOT\x10\x02\x12\x16\n\x12WAIT_REASON_BLOCKS\x10\x03\x12\x16\n\x12WAIT_REASON_PROMPT\x10\x04\x12\x16\n\x12WAIT_REASON_READER\x10\x05\x12\x15\n\x11WAIT_REASON_ALONE\x10\x06\x12\x17\n\x13WAIT_REASON_WORKERS\x10\x07\x12\x17\n\x13WAIT_REASON_RESULTS\x10\x08\x32\xbd\x02\n\x0c\x41\x64minService\x12\x43\n\x08GetState\x12\x1a.octavo.v1.GetStateRequest\x1a\x1b.octavo.v1.GetStateResponse\x12O\n\x0cListRequests\x12\x1e.octavo.v1.ListRequestsRequest\x1a\x1f.octavo.v1.ListRequestsResponse\x12[\n\x10\x46lushPrefixCache\x12\".octavo.v1.FlushPrefixCacheRequest\x1a#.octavo.v1.FlushPrefixCacheResponse\x12:\n\x05\x44rain\x12\x17.octavo.v1.DrainRequest\x1a\x18.octavo.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTPUTPHASE']._serialized_start=1613
-  _globals['_OUTPUTPHASE']._serialized_end=1757
-  _globals['_WAITREASON']._serialized_start=1760
-  _globals['_WAITREASON']._serialized_end=1990
+  _globals['_OUTPUTPHASE']._serialized_start=1935
+  _globals['_OUTPUTPHASE']._serialized_end=2079
+  _globals['_WAITREASON']._serialized_start=2082
+  _globals['_WAITREASON']._serialized_end=2312
   _globals['_GETSTATEREQUEST']._serialized_start=36
   _globals['_GETSTATEREQUEST']._serialized_end=53
   _globals['_GETSTATERESPONSE']._serialized_start=56
-  _globals['_GETSTATERESPONSE']._serialized_end=268
-  _globals['_PROCESSSTATE']._serialized_start=270
-  _globals['_PROCESSSTATE']._serialized_end=362
-  _globals['_CORESTATE']._serialized_start=365
-  _globals['_CORESTATE']._serialized_end=606
-  _globals['_DRAINREQUEST']._serialized_start=608
-  _globals['_DRAINREQUEST']._serialized_end=656
-  _globals['_DRAINRESPONSE']._serialized_start=658
-  _globals['_DRAINRESPONSE']._serialized_end=700
-  _globals['_LISTREQUESTSREQUEST']._serialized_start=702
-  _globals['_LISTREQUESTSREQUEST']._serialized_end=824
-  _globals['_LISTREQUESTSRESPONSE']._serialized_start=827
-  _globals['_LISTREQUESTSRESPONSE']._serialized_end=980
-  _globals['_REQUESTSTATE']._serialized_start=983
-  _globals['_REQUESTSTATE']._serialized_end=1173
-  _globals['_OUTPUTSTATE']._serialized_start=1176
-  _globals['_OUTPUTSTATE']._serialized_end=1400
-  _globals['_TENANTSTATE']._serialized_start=1403
-  _globals['_TENANTSTATE']._serialized_end=1535
-  _globals['_FLUSHPREFIXCACHEREQUEST']._serialized_start=1537
-  _globals['_FLUSHPREFIXCACHEREQUEST']._serialized_end=1562
-  _globals['_FLUSHPREFIXCACHERESPONSE']._serialized_start=1564
-  _globals['_FLUSHPREFIXCACHERESPONSE']._serialized_end=1610
-  _globals['_ADMINSERVICE']._serialized_start=1993
-  _globals['_ADMINSERVICE']._serialized_end=2310
+  _globals['_GETSTATERESPONSE']._serialized_end=311
+  _globals['_RECENTTRAFFIC']._serialized_start=314
+  _globals['_RECENTTRAFFIC']._serialized_end=530
+  _globals['_RECENTTIMES']._serialized_start=532
+  _globals['_RECENTTIMES']._serialized_end=590
+  _globals['_PROCESSSTATE']._serialized_start=592
+  _globals['_PROCESSSTATE']._serialized_end=684
+  _globals['_CORESTATE']._serialized_start=687
+  _globals['_CORESTATE']._serialized_end=928
+  _globals['_DRAINREQUEST']._serialized_start=930
+  _globals['_DRAINREQUEST']._serialized_end=978
+  _globals['_DRAINRESPONSE']._serialized_start=980
+  _globals['_DRAINRESPONSE']._serialized_end=1022
+  _globals['_LISTREQUESTSREQUEST']._serialized_start=1024
+  _globals['_LISTREQUESTSREQUEST']._serialized_end=1146
+  _globals['_LISTREQUESTSRESPONSE']._serialized_start=1149
+  _globals['_LISTREQUESTSRESPONSE']._serialized_end=1302
+  _globals['_REQUESTSTATE']._serialized_start=1305
+  _globals['_REQUESTSTATE']._serialized_end=1495
+  _globals['_OUTPUTSTATE']._serialized_start=1498
+  _globals['_OUTPUTSTATE']._serialized_end=1722
+  _globals['_TENANTSTATE']._serialized_start=1725
+  _globals['_TENANTSTATE']._serialized_end=1857
+  _globals['_FLUSHPREFIXCACHEREQUEST']._serialized_start=1859
+  _globals['_FLUSHPREFIXCACHEREQUEST']._serialized_end=1884
+  _globals['_FLUSHPREFIXCACHERESPONSE']._serialized_start=1886
+  _globals['_FLUSHPREFIXCACHERESPONSE']._serialized_end=1932
+  _globals['_ADMINSERVICE']._serialized_start=2315
+  _globals['_ADMINSERVICE']._serialized_end=2632
 # @@protoc_insertion_point(module_scope)

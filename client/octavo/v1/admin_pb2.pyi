@@ -130,6 +130,7 @@ class GetStateResponse(_message.Message):
     IS_DRAINING_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
     CORE_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
     replica: _builtins.str
     """The replica's name."""
     model: _builtins.str
@@ -150,6 +151,10 @@ class GetStateResponse(_message.Message):
     def core(self) -> Global___CoreState:
         """What the core does."""
 
+    @_builtins.property
+    def traffic(self) -> Global___RecentTraffic:
+        """How fast it answered lately."""
+
     def __init__(
         self,
         *,
@@ -161,14 +166,93 @@ class GetStateResponse(_message.Message):
         is_draining: _builtins.bool = ...,
         processes: _abc.Iterable[Global___ProcessState] | None = ...,
         core: Global___CoreState | None = ...,
+        traffic: Global___RecentTraffic | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["core", b"core"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["core", b"core", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["core", b"core", "is_draining", b"is_draining", "is_ready", b"is_ready", "model", b"model", "not_ready_reason", b"not_ready_reason", "processes", b"processes", "replica", b"replica", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["core", b"core", "is_draining", b"is_draining", "is_ready", b"is_ready", "model", b"model", "not_ready_reason", b"not_ready_reason", "processes", b"processes", "replica", b"replica", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStateResponse: _TypeAlias = GetStateResponse  # noqa: Y015
+
+@_typing.final
+class RecentTraffic(_message.Message):
+    """What a replica did in the last seconds. Times are as clients see them on an ideal network; they are read from
+    histograms, so they lie within a bucket of the truth.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOW_S_FIELD_NUMBER: _builtins.int
+    GENERATED_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_S_FIELD_NUMBER: _builtins.int
+    TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _builtins.int
+    INTER_TOKEN_FIELD_NUMBER: _builtins.int
+    window_s: _builtins.float
+    """Seconds that these values look back on: about 15, and less after a start."""
+    generated_tokens_per_s: _builtins.float
+    """Tokens generated a second."""
+    prompt_tokens_per_s: _builtins.float
+    """Tokens of prompts that began to run, a second."""
+    requests_per_s: _builtins.float
+    """Requests that ended a second, whichever end that was."""
+    @_builtins.property
+    def time_to_first_token(self) -> Global___RecentTimes:
+        """From arrival to the first token sent."""
+
+    @_builtins.property
+    def inter_token(self) -> Global___RecentTimes:
+        """Between the tokens of an output."""
+
+    def __init__(
+        self,
+        *,
+        window_s: _builtins.float = ...,
+        generated_tokens_per_s: _builtins.float = ...,
+        prompt_tokens_per_s: _builtins.float = ...,
+        requests_per_s: _builtins.float = ...,
+        time_to_first_token: Global___RecentTimes | None = ...,
+        inter_token: Global___RecentTimes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inter_token", b"inter_token", "time_to_first_token", b"time_to_first_token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generated_tokens_per_s", b"generated_tokens_per_s", "inter_token", b"inter_token", "prompt_tokens_per_s", b"prompt_tokens_per_s", "requests_per_s", b"requests_per_s", "time_to_first_token", b"time_to_first_token", "window_s", b"window_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecentTraffic: _TypeAlias = RecentTraffic  # noqa: Y015
+
+@_typing.final
+class RecentTimes(_message.Message):
+    """How a time is spread."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    P50_S_FIELD_NUMBER: _builtins.int
+    P99_S_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """How many were measured; with 0 the others mean nothing."""
+    p50_s: _builtins.float
+    """Half of them took at most so many seconds."""
+    p99_s: _builtins.float
+    """All but one in a hundred took at most so many seconds."""
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        p50_s: _builtins.float = ...,
+        p99_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "p50_s", b"p50_s", "p99_s", b"p99_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecentTimes: _TypeAlias = RecentTimes  # noqa: Y015
 
 @_typing.final
 class ProcessState(_message.Message):

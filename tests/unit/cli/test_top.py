@@ -160,6 +160,76 @@ def test_a_look_in_vain_keeps_the_last_one_and_says_so() -> None:
     assert "900 tokens" in text_of(frame)
 
 
+def test_speed_and_times_are_those_of_the_last_seconds() -> None:
+    traffic = admin.RecentTraffic(
+        window_s=15.2,
+        generated_tokens_per_s=1234.5,
+        prompt_tokens_per_s=99.0,
+        requests_per_s=2.5,
+        time_to_first_token=admin.RecentTimes(count=38, p50_s=0.0125, p99_s=0.25),
+    )
+    lines = [" ".join(line.split()) for line in text_of(Frame(state(traffic=traffic))).splitlines()]
+    assert "speed 1234.5 tokens/s out, 99.0 in, 2.5 requests/s, over 15 s" in lines
+    assert "first token p50 12.5 ms, p99 250.0 ms" in lines
+    assert "between tokens -" in lines  # nothing was measured: no zeros that look fast
+    assert "speed" not in text_of(Frame(state()))  # a service of an earlier version
+
+
+def listing(*held: tuple[str, list[int]], next_after: int = 0) -> admin.ListRequestsResponse:
+    """Requests of one output each, and the blocks they hold; one without any waits for blocks."""
+    return admin.ListRequestsResponse(
+        requests=[
+            admin.RequestState(
+                tenant="acme",
+                request_id=name,
+                age_s=1.5,
+                prompt_tokens=70,
+                cached_tokens=32,
+                outputs=[
+                    admin.OutputState(
+                        phase=admin.OUTPUT_PHASE_DECODE if blocks else admin.OUTPUT_PHASE_WAITING,
+                        wait_reason=admin.WAIT_REASON_UNSPECIFIED
+                        if blocks
+                        else admin.WAIT_REASON_BLOCKS,
+                        num_tokens=9,
+                        num_blocks=len(blocks),
+                        block_ids=blocks,
+                    )
+                ],
+            )
+            for name, blocks in held
+        ],
+        num_live_requests=len(held),
+        next_after=next_after,
+    )
+
+
+def test_requests_are_listed_with_what_they_do_and_why_not() -> None:
+    said = text_of(Frame(state(), listing(("first", [1, 2]), ("second", []))))
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    assert "first acme 1.5 s decode 70 32 9 2" in lines
+    assert "second acme 1.5 s waits: blocks 70 32 9 0" in lines
+    assert "no request lives" in text_of(Frame(state(), listing()))
+
+
+def test_the_map_marks_each_block_that_is_held() -> None:
+    """100 blocks, numbered from 1; two requests share one."""
+    said = text_of(Frame(state(), listing(("a", [1, 2, 65]), ("b", [2, 100]))))
+    rows = said[said.index("KV map") :].splitlines()[1:4]
+    assert rows[0].rstrip() == "##" + "." * 62
+    assert rows[1].rstrip() == "#" + "." * 34 + "#"
+    assert rows[2].startswith("each mark is a block")
+
+
+def test_a_large_cache_is_drawn_in_groups_of_blocks() -> None:
+    large = state()
+    large.core.num_blocks_free = 5120 - 75  # ten blocks a mark
+    said = text_of(Frame(large, listing(("a", [*range(1, 11), *range(11, 16), 21]), next_after=7)))
+    assert "#=-" + "." * 61 in said
+    assert "each mark is 10 blocks" in said
+    assert "more holders than can be shown" in said
+
+
 def test_states_other_than_ready_stand_out() -> None:
     assert "draining" in text_of(Frame(state(is_draining=True)))
     starting = state(not_ready_reason="rank 0 loads")
