@@ -130,7 +130,7 @@ class Generations:
                     prompt, skip_special_tokens=rules.skip_special_tokens, shown=rules.marks
                 ),
                 StopMatcher(rules.stop_strings, include_stop=rules.include_stop),
-                splitter=_splitter(rules),
+                splitter=splitter_for(rules),
                 min_tokens=rules.min_tokens,
                 num_delivered_tokens=delivered,
             )
@@ -158,7 +158,8 @@ class Generations:
         self._traffic.output_finished(finish)
 
 
-def _splitter(rules: TextRules) -> AnswerSplitter | None:
+def splitter_for(rules: TextRules) -> AnswerSplitter | None:
+    """What takes an output's text apart; None where it stays as it is."""
     if not (rules.split_reasoning or rules.parse_tool_calls):
         return None
     return AnswerSplitter(

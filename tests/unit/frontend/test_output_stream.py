@@ -7,20 +7,34 @@ from hypothesis import strategies as st
 
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.v1 import inference_pb2 as api
+from scheduler_svc.frontend.generations import splitter_for
 from scheduler_svc.frontend.model import ServedModel
 from scheduler_svc.frontend.output_record import OutputRecord
 from scheduler_svc.frontend.output_stream import OutputStream
 from scheduler_svc.frontend.request import TextRules
 from scheduler_svc.frontend.text.stops import StopMatcher
 from scheduler_svc.frontend.text.text_stream import TextStream
-from tests.fakes.byte_tokenizer import END_ID, NUM_IDS
+from tests.fakes.byte_tokenizer import END_ID, NUM_IDS, byte_tokenizer
+
+BYTES = byte_tokenizer()
 
 # Few letters, so that stop strings are met; bytes of half characters; ids without a text.
 IDS = st.one_of(st.sampled_from([64, 65, 66, 67]), st.integers(0, NUM_IDS + 5))
+CALL = '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>'
+# Marks and calls, whole and in part, a byte a token.
+MARKED = st.lists(
+    st.sampled_from(
+        ["<think>", "</think>", CALL, "<tool_call>", '{"name"', "</tool_call>", "<", "ab", "\n"]
+    ),
+    max_size=5,
+).map("".join)
 STOPS = st.lists(st.text("abcd€", min_size=1, max_size=4), max_size=3)
 REASONS = st.sampled_from(
     [engine.END_REASON_LENGTH, engine.END_REASON_EOS, engine.END_REASON_CANCELLED]
 )
+
+
+Content = tuple[str, str, tuple[bytes, ...]]
 
 
 class Joined:
@@ -28,17 +42,26 @@ class Joined:
 
     def __init__(self, *, num_received: int = 0) -> None:
         self.text = ""
+        self.reasoning = ""
+        self.calls: list[api.ToolCallDelta] = []
         self.ids: list[int] = []
         self.finish: api.Finish | None = None
-        self.parts = [(num_received, "")]
+        self.parts: list[tuple[int, Content]] = [(num_received, self.content)]
         self._num_received = num_received
+
+    @property
+    def content(self) -> Content:
+        """All that was said, to be compared."""
+        return self.text, self.reasoning, tuple(call.SerializeToString() for call in self.calls)
 
     def add(self, delta: api.OutputDelta) -> None:
         assert self.finish is None
         assert delta.first_token_index == self._num_received + len(self.ids)
         self.text += delta.text
+        self.reasoning += delta.reasoning
+        self.calls += delta.tool_calls
         self.ids += delta.token_ids
-        self.parts.append((delta.first_token_index + len(delta.token_ids), self.text))
+        self.parts.append((delta.first_token_index + len(delta.token_ids), self.content))
         if delta.HasField("finish"):
             self.finish = delta.finish
 
@@ -57,6 +80,7 @@ def run(
     text = TextStream(
         model.tokenizer.detokenizer([], skip_special_tokens=rules.skip_special_tokens),
         StopMatcher(rules.stop_strings, include_stop=rules.include_stop),
+        splitter=splitter_for(rules),
         min_tokens=rules.min_tokens,
         num_delivered_tokens=num_received,
     )
@@ -89,6 +113,10 @@ def run(
 @st.composite
 def outputs(draw: st.DrawFn) -> tuple[TextRules, list[int], engine.EndReason.ValueType]:
     tokens = draw(st.lists(IDS.filter(lambda i: i != END_ID), min_size=1, max_size=30))
+    is_split = draw(st.booleans())
+    if is_split:
+        encoded = BYTES.encode(draw(MARKED), add_special_tokens=False).ids
+        tokens = [*encoded, *draw(st.sampled_from([[], tokens[:3]]))] or tokens
     reason = draw(REASONS)
     if reason == engine.END_REASON_EOS:
         tokens.append(END_ID)
@@ -100,6 +128,9 @@ def outputs(draw: st.DrawFn) -> tuple[TextRules, list[int], engine.EndReason.Val
         min_tokens=draw(st.integers(0, min(3, len(tokens) - 1))),
         end_token_ids=frozenset({END_ID}),
         stream_interval=draw(st.sampled_from([1, 1, 3])),
+        split_reasoning=is_split and draw(st.booleans()),
+        parse_tool_calls=is_split and draw(st.booleans()),
+        starts_in_reasoning=draw(st.booleans()),
     )
     return rules, tokens, reason
 
@@ -115,8 +146,8 @@ def test_text_does_not_depend_on_how_tokens_arrive(
     whole = run(model, rules, tokens, reason, splits=[])
     pieces = run(model, rules, tokens, reason, splits=sorted(points))
     single = run(model, rules, tokens, reason, splits=list(range(1, len(tokens))))
-    assert (pieces.text, pieces.ids, pieces.finish) == (whole.text, whole.ids, whole.finish)
-    assert (single.text, single.ids, single.finish) == (whole.text, whole.ids, whole.finish)
+    for other in (pieces, single):
+        assert (other.content, other.ids, other.finish) == (whole.content, whole.ids, whole.finish)
     assert whole.ids == tokens[: len(whole.ids)]
 
 
@@ -128,10 +159,13 @@ def test_a_stream_that_goes_on_makes_the_same_whole(
 ) -> None:
     rules, tokens, reason = output
     first = run(model, rules, tokens, reason, splits=list(range(1, len(tokens))))
-    num_received, text = data.draw(st.sampled_from(first.parts))
+    num_received, received = data.draw(st.sampled_from(first.parts))
     points = sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=4)))
     rest = run(model, rules, tokens, reason, splits=points, num_received=num_received)
+    text, reasoning, calls = received
     assert text + rest.text == first.text
+    assert reasoning + rest.reasoning == first.reasoning
+    assert calls + rest.content[2] == first.content[2]
     assert first.ids[:num_received] + rest.ids == first.ids
     assert rest.finish == first.finish
 
