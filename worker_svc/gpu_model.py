@@ -172,10 +172,12 @@ def _join(start: RankStart, config: WorkerConfig, device: CudaDevice) -> Ranks:
     )
 
     try:
-        return Ranks(group, PeerMemory.connect(group, device=device.device))
+        peers = PeerMemory.connect(group, device=device.device)
     except PeerMemoryUnavailableError as error:
         _LOGGER.info("sums over ranks all through NCCL, not peer memory: %s", error)
         return Ranks(group)
+    _LOGGER.info("sums over ranks in peer memory %s", peers.switch_over)
+    return Ranks(group, peers)
 
 
 def _load(

@@ -21,7 +21,13 @@ FLAGS = [
 # bfloat16 against float32, in logits that spread over several units
 MARGIN = 0.25
 MODEL = TinyModel(
-    family="qwen3", hidden_size=128, intermediate_size=192, num_layers=3, head_dim=64, seed=4
+    family="qwen3",
+    hidden_size=128,
+    intermediate_size=192,
+    num_layers=3,
+    num_heads=8,
+    head_dim=64,
+    seed=4,
 )
 
 
@@ -50,14 +56,19 @@ def stream(
     return tokens
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("num_ranks", "all_reduce"),
+    # two KV heads: shared by ranks from four on
+    [(1, "auto"), (2, "auto"), (2, "nccl"), (4, "auto"), (4, "nccl"), (8, "auto"), (8, "nccl")],
+)
 @pytest.mark.parametrize("mode", ["graphs", "eager"])
 def test_a_greedy_stream_is_transformers_choice_up_to_near_ties(
-    tmp_path: Path, core: ScriptedCore, checkpoint: Path, num_ranks: int, mode: str
+    tmp_path: Path, core: ScriptedCore, checkpoint: Path, num_ranks: int, all_reduce: str, mode: str
 ) -> None:
     if num_ranks > torch.cuda.device_count():
         pytest.skip(f"needs {num_ranks} GPUs")
     flags = ["--model", str(checkpoint), *FLAGS, "--tensor-parallel-size", str(num_ranks)]
+    flags += ["--all-reduce", all_reduce]
     flags += ["--enforce-eager"] if mode == "eager" else []
     prompt = random_tokens(37)
     with running_worker(tmp_path, flags, module="worker_svc") as worker:
@@ -70,6 +81,8 @@ def test_a_greedy_stream_is_transformers_choice_up_to_near_ties(
         assert stream(core, writer, prompt, num_tokens=40) == tokens
         assert worker.stop() == 0
         assert "attention backend fa3" in worker.log
+        has_peer_memory = num_ranks > 1 and all_reduce == "auto"
+        assert ("sums over ranks in peer memory" in worker.log) == has_peer_memory
     logits = oracle_logits(oracle(checkpoint), prompt + tokens)
     chosen = logits[len(prompt) - 1 : -1]
     lost = chosen.max(dim=1).values - chosen.gather(1, torch.tensor(tokens)[:, None])[:, 0]

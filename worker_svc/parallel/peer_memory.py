@@ -31,6 +31,12 @@ class SwitchOver:
     one_shot: int
     two_shot: int
 
+    def __str__(self) -> str:
+        return (
+            f"up to {self.two_shot >> 10} KiB, in one shot up to {self.one_shot >> 10} KiB;"
+            " larger ones through NCCL"
+        )
+
 
 KIB, MIB = 1 << 10, 1 << 20
 SWITCH_OVERS = {
@@ -47,18 +53,25 @@ class PeerMemory:
     def __init__(self, buffers: RankBuffers, switch_over: SwitchOver, *, owner: object) -> None:
         """`owner` keeps the mappings alive."""
         self.buffers = buffers
-        self._switch_over = switch_over
+        self.switch_over = switch_over
         self._owner = owner
 
     @classmethod
-    def connect(cls, group: ParallelGroup, *, device: torch.device) -> Self:
+    def connect(
+        cls,
+        group: ParallelGroup,
+        *,
+        device: torch.device,
+        switch_over: SwitchOver | None = None,
+    ) -> Self:
         """Map the buffers of all ranks of the process group; every rank calls it.
 
-        Raises `PeerMemoryUnavailableError` on all ranks or on none.
+        `switch_over` replaces what the table says. Raises `PeerMemoryUnavailableError` on all
+        ranks or on none.
         """
         # a program that uses multicast and dies can leave the host's GPUs unusable
         os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
-        switch_over = SWITCH_OVERS.get(group.size)
+        switch_over = switch_over or SWITCH_OVERS.get(group.size)
         if switch_over is None:
             sizes = ", ".join(map(str, SWITCH_OVERS))
             raise PeerMemoryUnavailableError(f"{group.size} ranks; it is for {sizes}")
@@ -83,7 +96,7 @@ class PeerMemory:
     def takes(self, part: torch.Tensor) -> bool:
         """Whether a message [N, H] is better summed here than by NCCL."""
         num_bytes = part.numel() * part.element_size()
-        return 0 < num_bytes <= self._switch_over.two_shot and self.buffers.holds(part)
+        return 0 < num_bytes <= self.switch_over.two_shot and self.buffers.holds(part)
 
     def sum_add_rms_norm(
         self, part: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, epsilon: float
@@ -96,7 +109,7 @@ class PeerMemory:
             weight,
             epsilon=epsilon,
             buffers=self.buffers,
-            is_two_shot=num_bytes > self._switch_over.one_shot,
+            is_two_shot=num_bytes > self.switch_over.one_shot,
         )
 
 
