@@ -85,7 +85,7 @@ class Referee:
             for other in left:
                 self._judge_order(first, other, before.served, served)
         self._judge_passes(before)
-        self._judge_leads(served, now)
+        self._judge_leads(before, served, now)
 
     def check_books(self) -> None:
         """Each sequence that lives is in one place, each that has ended has ended once."""
@@ -166,11 +166,13 @@ class Referee:
             self.num_passed[order] += sum(_is_later(other, request) for other in begun)
             assert self.num_passed[order] <= most, "a request waits behind too many later ones"
 
-    def _judge_leads(self, served: dict[str, float], now: float) -> None:
+    def _judge_leads(self, before: Scene, served: dict[str, float], now: float) -> None:
         """While two tenants wait in the most urgent class, no counter runs away from the other."""
         places = self._places(now)
         first = min((place.priority for place in places), default=0)
         waiting = {place.tenant for place in places if place.priority == first}
+        if any(place.priority < first for place in before.places):
+            self.leads.clear()  # more urgent ones were served whatever the counters
         limits = self.worker.limits
         most = limits.max_num_seqs * limits.max_sequence_tokens / min(self.weights.values())
         pairs = {(a, b) for a in waiting for b in waiting if a != b}
