@@ -62,7 +62,7 @@ class Measured:
 class Service:
     """A core with as many streams as it has slots."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, *, num_blocks: int = 0) -> None:
         self.random = np.random.default_rng(0)
         self.core = Core(
             Policy(max_queue_requests=10**9, max_queue_tokens=10**12), cache_root=b"bench"
@@ -70,7 +70,7 @@ class Service:
         # Room to decode to the end of the measurement; the rest of the cache is kept full.
         length = case.context_tokens + 2 * NUM_STEPS
         self.limits = WorkerLimits(
-            num_blocks=1 + case.num_rows * (length // BLOCK_SIZE + 2),
+            num_blocks=max(1 + case.num_rows * (length // BLOCK_SIZE + 2), num_blocks),
             block_size=BLOCK_SIZE,
             max_num_seqs=case.num_rows,
             max_num_batched_tokens=8_192,
@@ -138,13 +138,27 @@ class Service:
 
 def measure(case: Case) -> Measured:
     """Times planning and applying of decode steps, one step ahead."""
-    service = Service(case)
+    plan_us, apply_us = step_times_us(Service(case), case.num_rows)
+    step_us = [sum(both) for both in zip(plan_us, apply_us, strict=True)]
+    return Measured(
+        **asdict(case),
+        plan_p50_us=statistics.median(plan_us),
+        apply_p50_us=statistics.median(apply_us),
+        step_p50_us=statistics.median(step_us),
+        step_p99_us=statistics.quantiles(step_us, n=100)[98],
+    )
+
+
+def step_times_us(
+    service: Service, num_rows: int, num_steps: int = NUM_STEPS
+) -> tuple[list[float], list[float]]:
+    """Microseconds of planning and of applying, of each of so many steady steps."""
     plan_us, apply_us = [], []
-    for _ in range(NUM_STEPS):
+    for _ in range(num_steps):
         started = time.perf_counter()
         plan = service.core.plan(0.0)
         planned = time.perf_counter()
-        if plan is None or plan.num_decode_rows != case.num_rows:
+        if plan is None or plan.num_decode_rows != num_rows:
             raise RuntimeError("the batch is not steady: the case is set up wrongly")
         service.answer(plan)
         result = service.results.popleft()
@@ -153,13 +167,46 @@ def measure(case: Case) -> Measured:
         applied = time.perf_counter()
         plan_us.append((planned - started) * 1e6)
         apply_us.append((applied - answered) * 1e6)
-    step_us = [sum(both) for both in zip(plan_us, apply_us, strict=True)]
-    return Measured(
-        **asdict(case),
-        plan_p50_us=statistics.median(plan_us),
-        apply_p50_us=statistics.median(apply_us),
-        step_p50_us=statistics.median(step_us),
-        step_p99_us=statistics.quantiles(step_us, n=100)[98],
+    return plan_us, apply_us
+
+
+@dataclass(frozen=True, slots=True)
+class Million:
+    """A core whose cache holds a million blocks, or nearly so."""
+
+    made_s: float  # to set up the pool
+    num_cached: int
+    step_p50_us: float
+    step_p99_us: float
+    step_max_us: float
+    flush_us: float
+    step_after_p50_us: float
+    step_after_max_us: float
+
+
+def measure_million() -> Million:
+    """Steps over a full cache of a million blocks; a flush of it, and steps over what it leaves."""
+    num_blocks, case = 1_000_000, Case(256, 10, 200)
+    started = time.perf_counter()
+    cache = PrefixCache(num_blocks=num_blocks, block_size=BLOCK_SIZE, root=b"bench")
+    BlockPool(num_blocks=num_blocks, cache=cache)
+    made_s = time.perf_counter() - started
+    service = Service(case, num_blocks=num_blocks)
+    before = [sum(both) for both in zip(*step_times_us(service, 256, 800), strict=True)]
+    num_cached = service.core.counts().num_blocks_cached
+    started = time.perf_counter()
+    service.core.flush_prefix_cache()
+    flush_us = 1e6 * (time.perf_counter() - started)
+    after = [sum(both) for both in zip(*step_times_us(service, 256, 800), strict=True)]
+    return Million(
+        made_s=made_s,
+        num_cached=num_cached,
+        step_p50_us=statistics.median(before),
+        step_p99_us=statistics.quantiles(before, n=100)[98],
+        step_max_us=max(before),
+        flush_us=flush_us,
+        step_after_p50_us=statistics.median(after),
+        step_after_max_us=max(after),
     )
 
 
@@ -201,22 +248,6 @@ def measure_codec(num_rows: int) -> tuple[float, int]:
     return statistics.median(times_us), round(statistics.mean(sizes))
 
 
-def measure_pool(num_blocks: int) -> tuple[float, float]:
-    """Seconds to make a pool of so many blocks; microseconds to take 16 and give them back."""
-    started = time.perf_counter()
-    cache = PrefixCache(num_blocks=num_blocks, block_size=BLOCK_SIZE, root=b"bench")
-    pool = BlockPool(num_blocks=num_blocks, cache=cache)
-    made_s = time.perf_counter() - started
-
-    def turn() -> None:
-        taken = pool.take(16)
-        if taken is None:
-            raise RuntimeError("an empty pool has no blocks")
-        pool.release(taken, fence=False)
-
-    return made_s, 1e6 * median_time(turn)
-
-
 def median_time(work: Callable[[], object]) -> float:
     """Seconds, the median of many runs."""
     times = []
@@ -234,7 +265,7 @@ def main() -> None:
     cases = [
         Case(num_rows, num_waiting, context_tokens)
         for num_rows in (256, 1_024)
-        for num_waiting in (10, 100_000)
+        for num_waiting in (10, 1_000, 100_000)
         for context_tokens in ((200, 8_000) if num_rows == 256 else (200,))
     ]
     print("decode rows  waiting  context   plan p50  apply p50   step p50   step p99  [us]")
@@ -251,8 +282,13 @@ def main() -> None:
     print(f"lookup of a 32,768-token prompt, all of it cached: {lookup_ms:.2f} ms")
     codec_us, num_bytes = measure_codec(256)
     print(f"encode and decode a plan of 256 rows: {codec_us:.1f} us, {num_bytes} bytes on average")
-    made_s, turn_us = measure_pool(1_000_000)
-    print(f"1,000,000 blocks: {made_s:.2f} s to set up, {turn_us:.1f} us to take and release 16")
+    million = measure_million()
+    print(
+        f"1,000,000 blocks, {million.num_cached:,} cached: {million.made_s:.2f} s to set up; a step"
+        f" of 256 rows {million.step_p50_us:.0f} us (p99 {million.step_p99_us:.0f}, max"
+        f" {million.step_max_us:.0f}); to flush {million.flush_us:.0f} us; steps after it"
+        f" {million.step_after_p50_us:.0f} us (max {million.step_after_max_us:.0f})"
+    )
     if arguments.json is not None:
         numbers = {
             "python": sys.version.split()[0],
@@ -261,8 +297,7 @@ def main() -> None:
             "lookup_32k_ms": lookup_ms,
             "codec_256_us": codec_us,
             "codec_256_bytes": num_bytes,
-            "million_blocks_s": made_s,
-            "million_blocks_turn_us": turn_us,
+            "million_blocks": asdict(million),
         }
         arguments.json.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 

@@ -8,6 +8,7 @@ keys of different content cannot meet, and once a block is forgotten, whatever w
 it is out of reach, also after somebody publishes the same tokens anew.
 """
 
+from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,15 +29,6 @@ class Match(NamedTuple):
     link: Link
 
 
-class _Publication(NamedTuple):
-    """What a findable block holds."""
-
-    key: bytes
-    serial: int
-    parent: int | str
-    tokens: bytes
-
-
 class PrefixCache:
     """The index of full blocks by content. Tokens are int32 bytes throughout."""
 
@@ -52,7 +44,12 @@ class PrefixCache:
         self._root = root
         self._digest = digest
         self._block_by_key: dict[bytes, int] = {}
-        self._publications: list[_Publication | None] = [None] * num_blocks
+        # What each block was published with, as columns: an object for each of a million blocks
+        # would make the garbage collector stop everything for a quarter of a second.
+        self._serials = array("q", bytes(8 * num_blocks))  # 0: not published
+        self._keys = [b""] * num_blocks
+        self._parents: list[int | str] = [0] * num_blocks
+        self._tokens = [b""] * num_blocks
         self._last_serial = 0
         # Publications before this one are flushed: they stay until their block or key is met, so
         # that a flush takes no longer for a million blocks than for one.
@@ -65,8 +62,7 @@ class PrefixCache:
 
     def is_findable(self, block: int) -> bool:
         """Whether some chain of tokens leads to this block."""
-        publication = self._publications[block]
-        return publication is not None and publication.serial >= self._first_serial
+        return self._serials[block] >= self._first_serial
 
     def root(self, salt: str) -> Link:
         """Where the chains of a tenant begin."""
@@ -75,21 +71,21 @@ class PrefixCache:
     def match(self, root: Link, tokens: bytes | bytearray, *, max_blocks: int) -> Match:
         """The longest chain of at most `max_blocks` blocks that holds the tokens' beginning."""
         size, digest = self._block_bytes, self._digest
-        block_by_key, publications = self._block_by_key, self._publications
-        first_serial = self._first_serial
+        block_by_key, serials = self._block_by_key, self._serials
+        parents, contents, first_serial = self._parents, self._tokens, self._first_serial
         blocks: list[int] = []
         key, identity = root.key, root.identity
         for start in range(0, min(max_blocks * size, len(tokens) - size + 1), size):
             piece = bytes(tokens[start : start + size])
             next_key = digest(key + piece)
             block = block_by_key.get(next_key)
-            found = None if block is None else publications[block]
-            if block is None or found is None:
+            if block is None or parents[block] != identity or contents[block] != piece:
                 break
-            if found.parent != identity or found.tokens != piece or found.serial < first_serial:
+            serial = serials[block]
+            if serial < first_serial:
                 break
             blocks.append(block)
-            key, identity = next_key, found.serial
+            key, identity = next_key, serial
         return Match(blocks, Link(key, identity))
 
     def publish(self, block: int, parent: Link, tokens: bytes) -> tuple[Link, int | None]:
@@ -104,27 +100,27 @@ class PrefixCache:
         displaced = None
         standing = self._block_by_key.get(key)
         if standing is not None:
-            found = self._publications[standing]
-            assert found is not None
             if self.is_findable(standing):
-                if found.parent == parent.identity and found.tokens == tokens:
-                    return Link(key, found.serial), None
+                is_same = self._parents[standing] == parent.identity
+                if is_same and self._tokens[standing] == tokens:
+                    return Link(key, self._serials[standing]), None
                 displaced = standing
             self.forget(standing)
         self.forget(block)  # what it held before a flush
         self._last_serial += 1
         self._num_findable += 1
         self._block_by_key[key] = block
-        self._publications[block] = _Publication(key, self._last_serial, parent.identity, tokens)
+        self._serials[block], self._keys[block] = self._last_serial, key
+        self._parents[block], self._tokens[block] = parent.identity, tokens
         return Link(key, self._last_serial), displaced
 
     def forget(self, block: int) -> None:
         """Makes a block unfindable; does nothing if it is already."""
-        publication = self._publications[block]
-        if publication is not None:
-            del self._block_by_key[publication.key]
-            self._publications[block] = None
-            self._num_findable -= publication.serial >= self._first_serial
+        serial = self._serials[block]
+        if serial:
+            del self._block_by_key[self._keys[block]]
+            self._serials[block], self._keys[block], self._tokens[block] = 0, b"", b""
+            self._num_findable -= serial >= self._first_serial
 
     def flush(self) -> None:
         """Makes every block unfindable."""

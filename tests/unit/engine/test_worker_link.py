@@ -111,6 +111,26 @@ def test_results_are_taken_in_order_from_rank_0_of_this_epoch_only() -> None:
     assert len(events) == 2
 
 
+def test_late_results_of_an_old_epoch_are_dropped_in_the_next_one() -> None:
+    """Steps count from 1 in each epoch: only the epoch tells an old result from a new one."""
+    ranks = Ranks()
+    old = ranks.begin()
+    ranks.hello(b"0", make_hello(welcomed_epoch=old))
+    new = ranks.told()[-1][1].welcome.epoch
+    assert new.counter == old.counter + 1
+    ranks.result(old, 1)
+    ranks.say(b"0", step.RankMessage(ready=step.Ready(epoch=new)))
+    ranks.result(old, 1)
+    ranks.result(old, 2)
+    ranks.result(new, 1)
+    ended, begun, done = ranks.link.take_events()
+    assert isinstance(ended, EpochEnded)
+    assert isinstance(begun, EpochBegun)
+    assert isinstance(done, StepDone)
+    assert done.result.step == 1
+    assert ranks.link.epoch == new
+
+
 def test_gap_in_results_ends_the_epoch_and_asks_for_hello() -> None:
     ranks = Ranks()
     epoch = ranks.begin()
