@@ -16,9 +16,11 @@ from scheduler_svc.control.child import ControlChild
 from scheduler_svc.control.child_protocol import DrainOrder, Order, ShutdownOrder
 from scheduler_svc.control.silence import PatientClock
 from scheduler_svc.core.core import Core
+from scheduler_svc.core.news import StepNews
 from scheduler_svc.core.request import EndReason
 from scheduler_svc.engine.condition import Condition
 from scheduler_svc.engine.desk import Desk
+from scheduler_svc.engine.grammar.grammars import Grammars
 from scheduler_svc.engine.group_link import GroupLink
 from scheduler_svc.engine.holding import Holding
 from scheduler_svc.engine.instant import Instant
@@ -34,6 +36,8 @@ _LOG = logging.getLogger(__name__)
 BEAT_INTERVAL_S = 0.5
 # so that one busy socket does not keep the others waiting
 _MOST_MESSAGES_A_TURN = 512
+# telling of so few takes less time than planning: their readers come before the workers' next plan
+_FEW_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class Parts:
     intake: Intake
     holding: Holding
     report: Report
+    grammars: Grammars
 
 
 class Loop:
@@ -79,6 +84,7 @@ class Loop:
         for router in (self._sockets.workers, self._sockets.steps, self._sockets.engine):
             router.bind()
             self.poller.register(router.socket, zmq.POLLIN)
+        self.poller.register(self.parts.grammars.fileno(), zmq.POLLIN)
         self._control = control_child
         control_child.connect(self.poller)
         # the first to say Hello must find a status to be told
@@ -90,6 +96,7 @@ class Loop:
             router.close()
         if self._control is not None:
             self._control.close()
+        self.parts.grammars.close()
 
     def turn(self) -> None:
         """Waits until something is due or comes, and does it."""
@@ -98,13 +105,16 @@ class Loop:
             parts.steps.note_change()
         at = self._look()
         self._obey(at)
+        parts.steps.send_masks(at)  # the workers may wait for them
         # the word on which ranks live comes before theirs
         self._receive_group(at)
         for identity, payload in _messages(self._sockets.steps):
             parts.workers.receive(identity, payload, at.patient)
         news = parts.steps.settle(at)
-        parts.steps.plan(at)  # the workers wait for this, frontends have time
+        if not parts.steps.are_workers_busy or _num_rows(news) > _FEW_ROWS:
+            parts.steps.plan(at)  # the workers wait for this, frontends have time
         parts.desk.tell(news)
+        parts.steps.plan(at)
         for identity, payload in _messages(self._sockets.engine):
             parts.desk.receive(identity, payload, at)
             # the plan above found nothing to do, but this may be a request
@@ -209,6 +219,10 @@ class Loop:
         if plan_due_at is not None:
             wait_ms = min(wait_ms, int(1000 * (plan_due_at - at.patient)))
         return max(0, wait_ms)
+
+
+def _num_rows(news: list[StepNews]) -> int:
+    return sum(one.rows.numbers.size for one in news)
 
 
 def _messages(router: Router) -> Iterator[tuple[bytes, bytes]]:

@@ -66,6 +66,11 @@ class Pacer:
         """The epoch ended: what is out never completes. What was learned stays."""
         self._out.clear()
 
+    @property
+    def is_step_out(self) -> bool:
+        """Whether a plan was sent whose result is not there."""
+        return bool(self._out)
+
     def plan_due_at(self) -> float:
         """When to send the next plan; in the past when at once."""
         if not self._out:

@@ -11,10 +11,11 @@ from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.news import StepNews
 from scheduler_svc.core.plan import BadResult, StepResult
 from scheduler_svc.engine.core_readings import CoreReadings
+from scheduler_svc.engine.grammar.grammars import Grammars
 from scheduler_svc.engine.instant import Instant
 from scheduler_svc.engine.pacing import Pacer
 from scheduler_svc.engine.recovery import Recovery, Return
-from scheduler_svc.engine.step_codec import encode_plan
+from scheduler_svc.engine.step_codec import encode_masks, encode_plan
 from scheduler_svc.engine.worker_events import EpochBegun, EpochEnded, StepDone
 from scheduler_svc.engine.worker_link import WorkerLink
 
@@ -28,12 +29,20 @@ class Steps:
     """`settle` after messages of ranks, `plan` when due, `check_overdue` in each turn."""
 
     def __init__(
-        self, core: Core, workers: WorkerLink, pacer: Pacer, readings: CoreReadings, now: float
+        self,
+        core: Core,
+        workers: WorkerLink,
+        pacer: Pacer,
+        readings: CoreReadings,
+        now: float,
+        *,
+        grammars: Grammars,
     ) -> None:
         self._core = core
         self._workers = workers
         self._pacer = pacer
         self._readings = readings
+        self._grammars = grammars
         self._recovery = Recovery()
         self._num_ranks = 0
         self._is_worth_planning = False
@@ -72,6 +81,8 @@ class Steps:
                 return
             self._workers.send_plan(encode_plan(plan, epoch), at.patient)
             self._readings.note_plan(plan)
+            if plan.masked_rows and self.limits is not None:
+                self._grammars.order_masks(plan, epoch, vocab_size=self.limits.vocab_size)
             self._pacer.issue(
                 num_decode_rows=plan.num_decode_rows,
                 num_prefill_tokens=plan.num_prefill_tokens,
@@ -79,6 +90,23 @@ class Steps:
             )
             if self._workers.epoch is None:
                 self.settle(at)
+
+    @property
+    def are_workers_busy(self) -> bool:
+        """Whether they have a step to work on."""
+        return self._pacer.is_step_out
+
+    def send_masks(self, at: Instant) -> None:
+        """Sends the masks that are made; ends outputs whose grammars cannot go on."""
+        for done in self._grammars.take_masks():
+            if self._workers.epoch != done.epoch:
+                continue  # nobody waits for them
+            payload = encode_masks(done.masks, step_number=done.step, epoch=done.epoch)
+            self._workers.send_masks(payload, at.patient)
+            for row, reason in done.failed:
+                self._core.fail_masked(row, reason, at.now)
+            if done.failed:
+                self._is_worth_planning = True
 
     def plan_due_at(self) -> float | None:
         """When the next plan goes out, on the patient clock; None while none can."""
