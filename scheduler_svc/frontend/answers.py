@@ -55,18 +55,27 @@ class Answers:
         """Writes all chunks."""
 
         async def write(chunk: api.StreamChunk) -> None:
-            try:
-                async with asyncio.timeout(self._slow_reader_limit_s):
-                    await context.write(wrap(chunk))
-            except TimeoutError as error:
-                raise SlowReader(limit_s=self._slow_reader_limit_s) from error
+            await self.write(context, wrap(chunk))
 
         await self._send(stream, context, write, call=call)
 
+    async def begin(self, context: Context, *, request_id: str = "") -> None:
+        """Sends the headers."""
+        named = ((REQUEST_ID_HEADER, request_id),) if request_id else ()
+        await context.send_initial_metadata((*named, (REPLICA_HEADER, self._replica)))
+
+    async def write(self, context: Context, message: Message) -> None:
+        """Writes one message; returns when the client's connection took it. Raises SlowReader."""
+        try:
+            async with asyncio.timeout(self._slow_reader_limit_s):
+                await context.write(message)
+        except TimeoutError as error:
+            raise SlowReader(limit_s=self._slow_reader_limit_s) from error
+
     async def whole(
-        self, stream: GenerationStream, context: Context, *, call: Call
+        self, stream: GenerationStream, context: Context | None, *, call: Call
     ) -> api.GenerateUnaryResponse:
-        """Joins all chunks."""
+        """Joins all chunks; without a context, no headers tell of this one."""
         response = api.GenerateUnaryResponse(request_id=stream.record.submit.request_id)
         response.outputs.extend(
             api.Output(index=index) for index in range(len(stream.record.outputs))
@@ -99,7 +108,7 @@ class Answers:
     async def _send(
         self,
         stream: GenerationStream,
-        context: Context,
+        context: Context | None,
         give: Callable[[api.StreamChunk], Awaitable[None]],
         *,
         call: Call,
@@ -111,12 +120,8 @@ class Answers:
         if call.span is not None:
             stream.text_time = TextTime(self._clock)
         try:
-            await context.send_initial_metadata(
-                (
-                    (REQUEST_ID_HEADER, record.submit.request_id),
-                    (REPLICA_HEADER, self._replica),
-                )
-            )
+            if context is not None:
+                await self.begin(context, request_id=record.submit.request_id)
             while (chunk := await stream.next()) is not None:
                 pace.note_made(now=self._clock())
                 await give(chunk)

@@ -73,7 +73,7 @@ class Calls:
         try:
             yield call
         except CallError as error:
-            self._count(error)
+            self.count_refusal(error)
             call.note_failure(error.code, error.reason)
             await _end(context, error, call)
         except asyncio.CancelledError:
@@ -116,8 +116,8 @@ class Calls:
         write_access_line(call, now=now)
         end_span(call, now=now)
 
-    def _count(self, error: CallError) -> None:
-        # what the core refuses, the core counts
+    def count_refusal(self, error: CallError) -> None:
+        """Counts a request that was refused here; what the core refuses, the core counts."""
         if error.reason in _REFUSALS and not error.comes_from_core:
             self._traffic.refused(error.reason.lower())
 

@@ -11,11 +11,13 @@ from typing import cast
 from octavo.v1 import inference_pb2 as api
 from octavo.v1 import inference_pb2_grpc
 from scheduler_svc.frontend.answers import Answers
+from scheduler_svc.frontend.batches import Batches
 from scheduler_svc.frontend.call import Call
 from scheduler_svc.frontend.callers import Callers
 from scheduler_svc.frontend.calls import Calls, Context
 from scheduler_svc.frontend.errors import RequestUnknown, Unavailable
 from scheduler_svc.frontend.estimates import Estimates
+from scheduler_svc.frontend.generation_stream import GenerationStream
 from scheduler_svc.frontend.generations import Generations
 from scheduler_svc.frontend.ledger import RequestLedger
 from scheduler_svc.frontend.parse import RequestParser, check_request_id
@@ -41,6 +43,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         parser: RequestParser,
         generations: Generations,
         answers: Answers,
+        batches: Batches,
         texts: Texts,
         estimates: Estimates,
         calls: Calls,
@@ -53,6 +56,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self._parser = parser
         self._generations = generations
         self._answers = answers
+        self._batches = batches
         self._texts = texts
         self._estimates = estimates
         self._calls = calls
@@ -93,14 +97,29 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             call,
             caller,
         ):
-            parsed = await self._parsed(request, call, caller, None)
-            rules = dataclasses.replace(parsed.text_rules, stream_interval=_WHOLE_ANSWER_INTERVAL)
-            stream = await self._generations.start(
-                dataclasses.replace(parsed, text_rules=rules),
-                caller=caller,
-                deadline_at=self._deadline(context),
-            )
+            stream = await self._whole_stream(request, call, caller, self._deadline(context))
             return await self._answers.whole(stream, context, call=call)
+
+    async def GenerateBatch(  # type: ignore[override]  # grpc.aio takes handlers that write, too
+        self, request: api.GenerateBatchRequest, context: Context
+    ) -> None:
+        """Answers many generations, each as a whole."""
+        async with self._calls.answer(context, method="GenerateBatch"):
+            self._serving.check_accepts()
+            deadline_at = self._deadline(context)
+
+            async def run(generation: api.Generation, call: Call) -> api.GenerateUnaryResponse:
+                with self._callers.request(context, is_new=True) as caller:
+                    entry = api.GenerateUnaryRequest(generation=generation)
+                    stream = await self._whole_stream(entry, call, caller, deadline_at)
+                    return await self._answers.whole(stream, None, call=call)
+
+            await self._batches.run(
+                request.generations,
+                context,
+                run,
+                max_requests=self._callers.of(context).max_requests,
+            )
 
     async def Attach(  # type: ignore[override]  # grpc.aio takes handlers that write, too
         self, request: api.AttachRequest, context: Context
@@ -190,6 +209,20 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         )
         call.request_id, call.parsed_at = parsed.request_id, self._clock()
         return parsed
+
+    async def _whole_stream(
+        self,
+        request: api.GenerateUnaryRequest,
+        call: Call,
+        caller: Caller,
+        deadline_at: float | None,
+    ) -> GenerationStream:
+        """The stream of a new generation of which nobody waits for the parts."""
+        parsed = await self._parsed(request, call, caller, None)
+        rules = dataclasses.replace(parsed.text_rules, stream_interval=_WHOLE_ANSWER_INTERVAL)
+        return await self._generations.start(
+            dataclasses.replace(parsed, text_rules=rules), caller=caller, deadline_at=deadline_at
+        )
 
     async def _cancel(self, request_id: str, *, tenant: str) -> api.CancelOutcome.ValueType:
         try:

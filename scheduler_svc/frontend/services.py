@@ -17,6 +17,7 @@ from octavo.internal.v1 import control_pb2 as control
 from octavo.v1 import inference_pb2 as api
 from scheduler_svc.config import ServiceConfig
 from scheduler_svc.frontend.answers import Answers
+from scheduler_svc.frontend.batches import Batches
 from scheduler_svc.frontend.callers import Callers
 from scheduler_svc.frontend.calls import Calls
 from scheduler_svc.frontend.core_outage import CoreOutage
@@ -142,18 +143,20 @@ class FrontendServices:
     def _make_servicer(self, clock: Callable[[], float]) -> InferenceServicer:
         config, model = self._config, self._model
         prompts = PromptEncoder(model, executor=self._executor)
+        answers = Answers(
+            self.ledger,
+            replica=config.replica,
+            traffic=self.traffic,
+            slow_reader_limit_s=config.slow_reader_limit,
+            clock=clock,
+        )
         return InferenceServicer(
             parser=RequestParser(model, prompts, limits=self._limits),
             generations=Generations(
                 model, self.ledger, replica=config.replica, traffic=self.traffic, clock=clock
             ),
-            answers=Answers(
-                self.ledger,
-                replica=config.replica,
-                traffic=self.traffic,
-                slow_reader_limit_s=config.slow_reader_limit,
-                clock=clock,
-            ),
+            answers=answers,
+            batches=Batches(answers, self.calls, clock=clock),
             texts=Texts(model, prompts, limits=self._limits, executor=self._executor),
             estimates=Estimates(prompts, self.ledger, limits=self._limits),
             calls=self.calls,

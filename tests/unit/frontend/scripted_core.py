@@ -81,6 +81,12 @@ class ScriptedCore:
         assert message.WhichOneof("kind") == kind, message
         return getattr(message, kind)
 
+    async def expect_any(self) -> Any:
+        """The next message, whichever it is."""
+        async with asyncio.timeout(WAIT_LIMIT_S):
+            message = await self._unread.get()
+        return getattr(message, message.WhichOneof("kind") or "")
+
     async def expect_nothing(self, *, for_s: float = 0.3) -> None:
         """Nothing but life signs comes for a moment."""
         with contextlib.suppress(TimeoutError):
