@@ -21,13 +21,12 @@ class Cut:
 
     def apply(self, ids: "array[int]", *, num_before: int = 0, num_after: int = 0) -> "array[int]":
         """What stays; the first `num_before` and the last `num_after` ids always do."""
-        num_added = min(num_before + num_after, self.max_tokens - 1)
-        num_before = min(num_before, num_added)
-        end = len(ids) - (num_added - num_before)
-        room = self.max_tokens - num_added
-        middle = ids[num_before:end]
-        kept = middle[-room:] if self.is_left else middle[:room]
-        return ids[:num_before] + kept + ids[end:]
+        text = ids[num_before : len(ids) - num_after]
+        before, after = ids[:num_before], ids[len(ids) - num_after :]
+        before = before[: self.max_tokens - 1]  # one of the text's own stays in any case
+        after = after[: self.max_tokens - 1 - len(before)]
+        room = self.max_tokens - len(before) - len(after)
+        return before + (text[-room:] if self.is_left else text[:room]) + after
 
 
 def parse_truncation(
