@@ -12,7 +12,7 @@ from worker_svc.execution.forward_batch import ForwardBatch
 from worker_svc.gpu_backend import backend_named
 from worker_svc.kernels.references import paged_attention
 
-NUM_BLOCKS, WIDTH = 400, 40
+NUM_BLOCKS, MOST_KEYS = 400, 640
 # bfloat16 keeps 8 bits; a mean over keys loses little more than its rounding
 TOLERANCE = 0.01
 
@@ -21,8 +21,9 @@ BACKENDS = [
         name,
         marks=pytest.mark.skipif(not is_installed(package), reason=f"{package} is not installed"),
     )
-    for name, package in (("fa3", "flash_attn_3"), ("triton", "triton"))
+    for name, package in (("fa3", "flash_attn_3"), ("fa2", "flash_attn"), ("triton", "triton"))
 ]
+BLOCK_SIZES = {"fa2": 256}
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def batch_of(case: Case, table: torch.Tensor) -> ForwardBatch:
         cache_seqlens=seqlens.to(GPU),
         last_indexes=nothing,
         query_lens=(1,) * case.single_places + chunk_lens,
-        key_lens=(WIDTH * 16,) * places,
+        key_lens=(MOST_KEYS,) * places,
         num_single_rows=case.single_places,
     )
 
@@ -81,16 +82,18 @@ def test_rows_see_their_own_keys(
     case = CASES[name]
     generator = torch.Generator(GPU).manual_seed(1)
     spec = qwen3_spec(heads=num_heads, kv_heads=num_kv_heads)
-    shape = (NUM_BLOCKS, 16, num_kv_heads, spec.head_dim)
+    block_size = BLOCK_SIZES.get(backend, 16)
+    shape = (NUM_BLOCKS, block_size, num_kv_heads, spec.head_dim)
     cache = LayerCache(
         *(torch.randn(shape, device=GPU, dtype=DTYPE, generator=generator) for _ in range(2))
     )
-    table = torch.randint(1, NUM_BLOCKS, (128, WIDTH), dtype=torch.int32)
+    width = -(-MOST_KEYS // block_size)
+    table = torch.randint(1, NUM_BLOCKS, (128, width), dtype=torch.int32)
     q = torch.randn(
         case.token_places, num_heads, spec.head_dim, device=GPU, dtype=DTYPE, generator=generator
     )
     fused = backend_named(backend, spec, most_rows=128, device=GPU, dtype=DTYPE)
-    bound = fused.attention.bind(batch_of(case, table), block_size=16)
+    bound = fused.attention.bind(batch_of(case, table), block_size=block_size)
     found = bound.attend(q, cache)
     rows = [*range(len(case.singles))]
     rows += range(case.single_places, case.single_places + len(case.chunks))
