@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octavo.aio import AsyncClient
     from octavo.aio_stream import AsyncStream
+    from octavo.batch_request import BatchAnswer
     from octavo.client import Client
     from octavo.engine.engine import Engine
     from octavo.errors import (
@@ -49,11 +50,14 @@ if TYPE_CHECKING:
         ModelInfo,
         StreamStart,
         Tokens,
+        ToolCall,
+        ToolCallDelta,
         Usage,
     )
     from octavo.retries import ReconnectPolicy, RetryPolicy
     from octavo.sampling import SamplingParams
     from octavo.stream import Stream
+    from octavo.tools import Tool
 
     __version__: str
 
@@ -61,6 +65,7 @@ __all__ = [
     "AlreadyExists",
     "AsyncClient",
     "AsyncStream",
+    "BatchAnswer",
     "CallCancelled",
     "CancelOutcome",
     "Client",
@@ -91,6 +96,9 @@ __all__ = [
     "StreamStart",
     "Superseded",
     "Tokens",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
     "Unauthenticated",
     "Unavailable",
     "Usage",
@@ -102,6 +110,7 @@ _HOME_OF = {
     "AlreadyExists": "octavo.errors",
     "AsyncClient": "octavo.aio",
     "AsyncStream": "octavo.aio_stream",
+    "BatchAnswer": "octavo.batch_request",
     "CallCancelled": "octavo.errors",
     "CancelOutcome": "octavo.results",
     "Client": "octavo.client",
@@ -131,6 +140,9 @@ _HOME_OF = {
     "StreamStart": "octavo.results",
     "Superseded": "octavo.errors",
     "Tokens": "octavo.results",
+    "Tool": "octavo.tools",
+    "ToolCall": "octavo.results",
+    "ToolCallDelta": "octavo.results",
     "Estimate": "octavo.results",
     "Unauthenticated": "octavo.errors",
     "Unavailable": "octavo.errors",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -12,6 +12,7 @@ import grpc
 
 from octavo.aio_connection import AioConnection
 from octavo.aio_stream import AsyncStream
+from octavo.batch_request import BatchAnswer, BatchRequest
 from octavo.channel import DEFAULT_TARGET, OptionValue, client_settings
 from octavo.client import KEEP_FOR_S, QUICK_TIMEOUT_S, WHOLE_ANSWER_INTERVAL
 from octavo.decoding import decode_cancel, decode_estimate, decode_model_info
@@ -24,7 +25,13 @@ from octavo.prompts import (
     chat_prompt,
     plain_prompt,
 )
-from octavo.requests import ChatOptions, RequestOptions, generation_message, split_chat_options
+from octavo.requests import (
+    ChatOptions,
+    RequestOptions,
+    batch_messages,
+    generation_message,
+    split_chat_options,
+)
 from octavo.results import CancelOutcome, Estimate, Generation, ModelInfo, Tokens
 from octavo.retries import ReconnectPolicy, RetryPolicy
 from octavo.sampling import SamplingParams
@@ -105,6 +112,25 @@ class AsyncClient:
         request_options, template = split_chat_options(options)
         prompt_message = any_prompt(prompt, messages, template)
         return self._stream(self._generation(prompt_message, params, request_options), timeout)
+
+    def generate_batch(
+        self,
+        prompts: Sequence[PromptInput | MessagesInput],
+        *,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        timeout: float | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> AsyncIterator[BatchAnswer]:
+        """The answers to many prompts, each as soon as it has ended, in the order of their ends.
+
+        A prompt is text, token ids, or a conversation (a list of messages). One `params` for all,
+        or one for each. An entry that fails is an answer with an error, and takes no other with it;
+        what a lost connection left unanswered is asked for again. Leaving the iterator early
+        cancels the rest.
+        """
+        request = BatchRequest(batch_messages(prompts, params=params, options=options))
+        timeout_s = self._timeout_s if timeout is None else timeout
+        return self._connection.batch(request, timeout_s=timeout_s)
 
     def attach(
         self, request_id: str, *, from_tokens: Sequence[int] = (), timeout: float | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
 
 from octavo.aio_stream_connection import AsyncStreamCall, AsyncStreamConnection
+from octavo.batch_request import BatchAnswer, BatchRequest
 from octavo.channel import ClientSettings, open_aio_channel
 from octavo.errors import ClientClosed, NotFound, ServiceError
 from octavo.failures import service_error
@@ -79,6 +80,36 @@ class AioConnection:
             if not (failure.is_retryable or (searches and isinstance(failure, NotFound))):
                 raise failure
             await asyncio.sleep(route.move(failure))
+
+    async def batch(
+        self, request: BatchRequest, *, timeout_s: float | None
+    ) -> AsyncIterator[BatchAnswer]:
+        """The answers to a batch as they come; what broke is asked for again."""
+        deadline = self.deadline(timeout_s)
+        route = self._route(deadline)
+        metadata = (*self._settings.metadata, *trace_metadata())
+        while not request.is_answered:
+            call = self._stubs()[route.place].GenerateBatch(
+                request.message(), timeout=deadline.remaining_s(), metadata=metadata
+            )
+            try:
+                async for response in call:
+                    place = self.place = route.place
+                    route = self._route(deadline)  # something new: all attempts again
+                    route.place = place
+                    yield request.absorb(response)
+            except grpc.RpcError as error:
+                failure = self.failure(error, route.place, "")
+                if not (failure.is_retryable or failure.is_resumable):
+                    raise failure from None
+                await asyncio.sleep(route.move(failure))
+            except asyncio.CancelledError:
+                self._raise_if_closed_meanwhile()
+                raise
+            else:
+                request.check_call_ended()
+            finally:
+                call.cancel()  # whoever reads no more wants none of the rest
 
     def open_stream(
         self, request: StreamRequest, *, timeout_s: float | None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import grpc
 
+from octavo.batch_request import BatchAnswer, BatchRequest
 from octavo.channel import ClientSettings, open_channel
 from octavo.errors import ClientClosed, NotFound, ServiceError
 from octavo.failures import service_error
@@ -93,6 +94,31 @@ class Connection:
         )
         self._streams.add(stream)
         return stream
+
+    def batch(self, request: BatchRequest, *, timeout_s: float | None) -> Iterator[BatchAnswer]:
+        """The answers to a batch as they come; what broke is asked for again."""
+        deadline = self.deadline(timeout_s)
+        route = self._route(deadline)
+        metadata = (*self._settings.metadata, *trace_metadata())
+        while not request.is_answered:
+            call = self._stubs[route.place].GenerateBatch(
+                request.message(), timeout=deadline.remaining_s(), metadata=metadata
+            )
+            try:
+                for response in call:
+                    place = self.place = route.place
+                    route = self._route(deadline)  # something new: all attempts again
+                    route.place = place
+                    yield request.absorb(response)
+            except grpc.RpcError as error:
+                failure = self.failure(error, route.place, "")
+                if not (failure.is_retryable or failure.is_resumable):
+                    raise failure from None
+                time.sleep(route.move(failure))
+            else:
+                request.check_call_ended()
+            finally:
+                call.cancel()  # whoever reads no more wants none of the rest
 
     def open_call(
         self, step: NextCall, request: StreamRequest, timeout_s: float | None

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from octavo.results import (
     CancelOutcome,
+    Completion,
     Estimate,
     Finish,
     FinishReason,
+    Generation,
     ModelInfo,
     StreamStart,
+    Tokens,
+    ToolCall,
+    ToolCallDelta,
     Usage,
 )
 from octavo.sampling import SamplingParams
@@ -51,6 +56,47 @@ def decode_start(message: inference_pb2.StreamStart) -> StreamStart:
         model=message.model,
         max_tokens=message.max_tokens,
         warnings=tuple(message.warnings),
+        num_truncated_tokens=message.num_truncated_tokens,
+        prompt=(
+            Tokens(token_ids=tuple(message.prompt.token_ids), text=message.prompt.text)
+            if message.HasField("prompt")
+            else None
+        ),
+    )
+
+
+def decode_tool_call(message: inference_pb2.ToolCallDelta) -> ToolCallDelta:
+    """News of a call."""
+    return ToolCallDelta(
+        index=message.index,
+        id=message.id,
+        name=message.name,
+        arguments_json=message.arguments_json,
+    )
+
+
+def decode_completion(message: inference_pb2.Output) -> Completion:
+    """One whole output."""
+    return Completion(
+        index=message.index,
+        text=message.text,
+        token_ids=tuple(message.token_ids),
+        finish=decode_finish(message.finish) if message.HasField("finish") else None,
+        reasoning=message.reasoning,
+        tool_calls=tuple(
+            ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)
+            for call in message.tool_calls
+        ),
+    )
+
+
+def decode_generation(message: inference_pb2.GenerateUnaryResponse) -> Generation:
+    """A whole answer."""
+    return Generation(
+        request_id=message.request_id,
+        outputs=tuple(decode_completion(output) for output in message.outputs),
+        usage=decode_usage(message.usage),
+        start=decode_start(message.start),
     )
 
 

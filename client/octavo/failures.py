@@ -68,6 +68,15 @@ def service_error(error: grpc.RpcError, *, target: str, request_id: str = "") ->
     )
 
 
+def error_class(number: int) -> tuple[type[ServiceError], str]:
+    """The class and the name of a status code that came as a number."""
+    for code, kind in _CLASSES.items():
+        if code.value[0] == number:
+            return kind, code.name
+    names = {code.value[0]: code.name for code in grpc.StatusCode}
+    return InternalError, names.get(number, "UNKNOWN")
+
+
 def was_accepted(error: grpc.RpcError) -> bool:
     """Whether the call had begun: its response headers named the generation."""
     headers = cast(grpc.Call, error).initial_metadata()

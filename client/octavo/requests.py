@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from octavo.errors import invalid_field
-from octavo.prompts import TemplateOptions
+from octavo.prompts import (
+    MessagesInput,
+    PromptInput,
+    TemplateOptions,
+    any_prompt,
+    is_conversation,
+)
 from octavo.sampling import SamplingOptions, SamplingParams
 from octavo.v1 import inference_pb2
 
@@ -21,6 +27,12 @@ class RequestOptions(SamplingOptions, total=False):
     time_limit_s: ends all outputs, with what they have, after this many seconds.
     skip_special_tokens: leaves special tokens out of the text (default: True).
     stream_interval: sends a chunk only when this many new tokens wait (default: 1).
+    echo: sends the prompt back, in `start.prompt`.
+    split_reasoning: gives what is between the model's reasoning marks apart from the text.
+    parse_tool_calls: gives the model's function calls apart from the text.
+    max_prompt_tokens: cuts a longer prompt (default: it is refused; see truncation).
+    truncation: which side of a prompt that is too long is cut off, left or right (default: none
+        unless max_prompt_tokens is set, then left).
     priority: lower is more urgent, -8 to 8.
     keep_for_s: how long the generation outlives its connection, and its result is kept.
     skip_cache_read: does not use cached prefixes.
@@ -32,6 +44,11 @@ class RequestOptions(SamplingOptions, total=False):
     time_limit_s: float
     skip_special_tokens: bool
     stream_interval: int
+    echo: bool
+    split_reasoning: bool
+    parse_tool_calls: bool
+    max_prompt_tokens: int
+    truncation: Literal["left", "right"]
     priority: int
     keep_for_s: float
     skip_cache_read: bool
@@ -55,8 +72,18 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
         "ignore_eos",
         "time_limit_s",
     ),
-    "output": ("skip_special_tokens", "stream_interval"),
+    "output": (
+        "skip_special_tokens",
+        "stream_interval",
+        "echo",
+        "split_reasoning",
+        "parse_tool_calls",
+    ),
     "scheduling": ("priority", "keep_for_s", "skip_cache_read", "skip_cache_store"),
+}
+_SIDES: Mapping[str, inference_pb2.TruncationSide.ValueType] = {
+    "left": inference_pb2.TRUNCATION_SIDE_LEFT,
+    "right": inference_pb2.TRUNCATION_SIDE_RIGHT,
 }
 _TEMPLATE_NAMES = frozenset(TemplateOptions.__annotations__)
 _SAMPLING_NAMES = tuple(field.name for field in fields(SamplingParams))
@@ -76,6 +103,11 @@ def generation_message(
     values: dict[str, Any] = {name: getattr(params, name, None) for name in _SAMPLING_NAMES}
     values |= options
     message = inference_pb2.Generation(prompt=prompt)
+    _cut(
+        message.prompt,
+        max_tokens=values.pop("max_prompt_tokens", None),
+        side=values.pop("truncation", None),
+    )
     for section, names in _SECTIONS.items():
         for name in names:
             _assign(message, section, name, values.pop(name, None))
@@ -85,8 +117,48 @@ def generation_message(
     return message
 
 
+def batch_messages(
+    prompts: Sequence[PromptInput | MessagesInput],
+    *,
+    params: SamplingParams | Sequence[SamplingParams] | None,
+    options: ChatOptions,
+) -> list[inference_pb2.Generation]:
+    """The requests of a batch, each with an id of its own. Raises InvalidRequest, TypeError."""
+    if isinstance(prompts, str):
+        raise invalid_field("prompts", "must be a list of prompts, got str")
+    request_options, template = split_chat_options(options)
+    if "request_id" in request_options:
+        raise invalid_field("request_id", "each prompt of a batch has an id of its own")
+    one_each = [params] * len(prompts) if isinstance(params, SamplingParams | None) else params
+    if len(one_each) != len(prompts):
+        rule = f"give one, or one for each: {len(one_each)} for {len(prompts)} prompts"
+        raise invalid_field("params", rule)
+    return [
+        generation_message(
+            any_prompt(prompt, None, template if is_conversation(prompt) else {}),
+            params=one,
+            options=request_options,
+        )
+        for prompt, one in zip(prompts, one_each, strict=True)
+    ]
+
+
 def _known() -> list[str]:
-    return sorted(name for names in _SECTIONS.values() for name in names)
+    names = (name for names in _SECTIONS.values() for name in names)
+    return sorted([*names, "max_prompt_tokens", "truncation"])
+
+
+def _cut(prompt: inference_pb2.Prompt, *, max_tokens: Any, side: Any) -> None:
+    if max_tokens is None and side is None:
+        return
+    if side is not None and side not in _SIDES:
+        raise invalid_field("truncation", f"must be one of {', '.join(_SIDES)}, got {side!r}")
+    try:
+        prompt.truncation.CopyFrom(
+            inference_pb2.Truncation(max_tokens=max_tokens, side=_SIDES[side or "left"])
+        )
+    except (TypeError, ValueError) as error:
+        raise invalid_field("max_prompt_tokens", f"cannot be {max_tokens!r} ({error})") from error
 
 
 def _assign(message: inference_pb2.Generation, section: str, name: str, value: Any) -> None:

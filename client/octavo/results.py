@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from octavo.sampling import SamplingParams
 
@@ -48,11 +50,37 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a function by the model; `arguments_json` is the text of a JSON object."""
+
+    id: str
+    name: str
+    arguments_json: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name."""
+        arguments: dict[str, Any] = json.loads(self.arguments_json)
+        return arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """News of one of an output's calls; joined by `index`, deltas make the call."""
+
+    index: int
+    id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """The news of one output since the previous delta of the same output.
 
-    `text` and `token_ids` only ever append; `first_token_index` is the place of the first id among
-    the output's tokens; `finish` is there in the last delta only; `usage` counts so far.
+    `text`, `reasoning` and `token_ids` only ever append; `first_token_index` is the place of the
+    first id among the output's tokens; `finish` is there in the last delta only; `usage` counts so
+    far. `reasoning` needs split_reasoning, `tool_calls` needs parse_tool_calls.
     """
 
     index: int
@@ -61,6 +89,8 @@ class Delta:
     first_token_index: int
     finish: Finish | None
     usage: Usage
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -70,12 +100,17 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One output: its whole text and ids. `finish` is None only where a stream was left early."""
+    """One output: its whole text and ids. `finish` is None only where a stream was left early.
+
+    `reasoning` and `tool_calls` were taken out of the text, where that was asked for.
+    """
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     finish: Finish | None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -85,20 +120,25 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStart:
-    """Facts fixed when a generation began. `max_tokens` is the effective bound for each output."""
+    """Facts fixed when a generation began. `max_tokens` is the effective bound for each output.
+
+    `num_truncated_tokens` were cut off the prompt; `prompt` is what the model saw, under echo.
+    """
 
     seed: int
     replica: str
     model: str
     max_tokens: int
     warnings: tuple[str, ...] = ()
+    num_truncated_tokens: int = 0
+    prompt: Tokens | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """The answer to one request: `outputs` in the order of their index, n of them.
 
-    `text`, `token_ids` and `finish_reason` are those of the first output.
+    `text`, `reasoning`, `tool_calls`, `token_ids` and `finish_reason` are the first output's.
     """
 
     request_id: str
@@ -110,6 +150,16 @@ class Generation:
     def text(self) -> str:
         """The first output's text; empty before anything arrived."""
         return self.outputs[0].text if self.outputs else ""
+
+    @property
+    def reasoning(self) -> str:
+        """The first output's reasoning, under split_reasoning."""
+        return self.outputs[0].reasoning if self.outputs else ""
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The first output's calls, under parse_tool_calls."""
+        return self.outputs[0].tool_calls if self.outputs else ()
 
     @property
     def token_ids(self) -> tuple[int, ...]:

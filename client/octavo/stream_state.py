@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from octavo.decoding import decode_finish, decode_start, decode_usage
+from octavo.decoding import decode_finish, decode_start, decode_tool_call, decode_usage
 from octavo.errors import InternalError
+from octavo.joined_calls import JoinedCalls
 from octavo.recovery import Opening
 from octavo.results import Completion, Delta, Generation, StreamStart, Usage
 from octavo.v1 import inference_pb2
@@ -33,6 +34,8 @@ class StreamState:
         self._num_outputs = num_outputs
         self._usage = Usage()
         self._texts: defaultdict[int, list[str]] = defaultdict(list)
+        self._reasonings: defaultdict[int, list[str]] = defaultdict(list)
+        self._calls: defaultdict[int, JoinedCalls] = defaultdict(JoinedCalls)
         self._token_ids: defaultdict[int, list[int]] = defaultdict(list)
         self._finishes: dict[int, inference_pb2.Finish] = {}
         self._next_index = defaultdict(int, enumerate(from_tokens))
@@ -108,6 +111,8 @@ class StreamState:
                 text="".join(self._texts[index]),
                 token_ids=tuple(self._token_ids[index]),
                 finish=decode_finish(self._finishes[index]) if index in self._finishes else None,
+                reasoning="".join(self._reasonings[index]),
+                tool_calls=self._calls[index].whole(),
             )
             for index in sorted(self._texts)
         )
@@ -159,6 +164,9 @@ class StreamState:
             return None
         self._next_index[index] += len(message.token_ids)
         self._texts[index].append(message.text)
+        self._reasonings[index].append(message.reasoning)
+        calls = tuple(decode_tool_call(call) for call in message.tool_calls)
+        self._calls[index].add(calls)
         self._token_ids[index].extend(message.token_ids)
         if message.HasField("finish"):
             # a copy: a part would keep the whole message in memory
@@ -171,6 +179,8 @@ class StreamState:
             first_token_index=message.first_token_index,
             finish=decode_finish(message.finish) if message.HasField("finish") else None,
             usage=self._usage,
+            reasoning=message.reasoning,
+            tool_calls=calls,
         )
 
     def _check_follows(self, message: inference_pb2.OutputDelta) -> None:

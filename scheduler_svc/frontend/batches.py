@@ -24,8 +24,8 @@ from scheduler_svc.frontend.errors import (
 from scheduler_svc.frontend.violations import Violations
 
 MAX_ENTRIES = 1024
-# Enough to fill the batch of a large GPU; the others wait here, where they cost nothing.
-MAX_AT_ONCE = 256
+# Twice what the batch of a large GPU holds; the others wait here, where they cost nothing.
+MAX_AT_ONCE = 512
 _PREFIX = "generation."
 _LOG = logging.getLogger(__name__)
 

@@ -70,6 +70,28 @@ def chunks(
         position = end
 
 
+def whole(
+    generation: inference_pb2.Generation, *, replica: str
+) -> inference_pb2.GenerateUnaryResponse:
+    """The answer in one message."""
+    answer = list(chunks(generation, replica=replica))
+    outputs = [
+        inference_pb2.Output(
+            index=last.index,
+            text="".join(chunk.outputs[last.index].text for chunk in answer),
+            token_ids=[one for chunk in answer for one in chunk.outputs[last.index].token_ids],
+            finish=last.finish,
+        )
+        for last in answer[-1].outputs
+    ]
+    return inference_pb2.GenerateUnaryResponse(
+        request_id=generation.request_id,
+        start=answer[0].start,
+        outputs=outputs,
+        usage=answer[-1].usage,
+    )
+
+
 def _start(generation: inference_pb2.Generation, *, replica: str) -> inference_pb2.StreamStart:
     seed = generation.sampling.seed if generation.sampling.HasField("seed") else SEED
     return inference_pb2.StreamStart(

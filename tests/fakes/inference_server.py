@@ -19,13 +19,21 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import HealthServicer
 
 from octavo.v1 import inference_pb2, inference_pb2_grpc
-from tests.fakes.echo_model import MODEL, SEED, answer_to, chunks, prompt_text
+from tests.fakes.echo_model import MODEL, SEED, answer_to, chunks, prompt_text, whole
 from tests.fakes.refusal import Refusal, rich_status
 
 __all__ = ["MODEL", "SEED", "FakeInferenceServer", "Refusal"]
 
 _WAIT_LIMIT_S = 20.0
 _UNKNOWN = Refusal(code=grpc.StatusCode.NOT_FOUND, message="unknown id", reason="REQUEST_NOT_FOUND")
+
+
+_BAD = inference_pb2.GenerationError(
+    code=3,
+    message="prompt: is bad",
+    reason="INVALID_REQUEST",
+    faults=[inference_pb2.FieldFault(field="prompt", rule="is bad")],
+)
 
 
 class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
@@ -38,6 +46,7 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
         self.resumes: list[inference_pb2.Resume] = []
         self.metadata: list[dict[str, str | bytes]] = []
         self.refusals: deque[Refusal] = deque()
+        self.batch_sizes: list[int] = []
         self.num_calls = 0
         self.num_known_tokens: int | None = None
         self.hold_after_chunks: int | None = None
@@ -167,22 +176,30 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
         refusal = self._begin("UNARY", context)
         if refusal:
             self._abort(context, refusal)
-        answer = list(chunks(request.generation, replica=self.replica))
-        outputs = [
-            inference_pb2.Output(
-                index=last.index,
-                text="".join(chunk.outputs[last.index].text for chunk in answer),
-                token_ids=[one for chunk in answer for one in chunk.outputs[last.index].token_ids],
-                finish=last.finish,
-            )
-            for last in answer[-1].outputs
-        ]
-        return inference_pb2.GenerateUnaryResponse(
-            request_id=request.generation.request_id,
-            start=answer[0].start,
-            outputs=outputs,
-            usage=answer[-1].usage,
-        )
+        return whole(request.generation, replica=self.replica)
+
+    def GenerateBatch(  # noqa: N802 - the name in the contract
+        self, request: inference_pb2.GenerateBatchRequest, context: grpc.ServicerContext
+    ) -> Iterator[inference_pb2.GenerateBatchResponse]:
+        """Answers the last entry first; a prompt that begins with "bad" is refused."""
+        refusal = self._begin("BATCH", context)
+        self.batch_sizes.append(len(request.generations))
+        sent_all = threading.Event()
+        context.add_callback(lambda: self._note_end("batch", sent_all))
+        for number, index in enumerate(reversed(range(len(request.generations)))):
+            if refusal and (refusal.after_chunks or 0) == number:
+                self._abort(context, refusal)
+            generation = request.generations[index]
+            if self.hold_after_chunks == number:
+                self._hold(generation.request_id, context)
+            response = inference_pb2.GenerateBatchResponse(index=index)
+            if prompt_text(generation.prompt).startswith("bad"):
+                response.error.MergeFrom(_BAD)
+                response.error.request_id = generation.request_id
+            else:
+                response.answer.CopyFrom(whole(generation, replica=self.replica))
+            yield response
+        sent_all.set()
 
     def Cancel(  # noqa: N802 - the name in the contract
         self, request: inference_pb2.CancelRequest, context: grpc.ServicerContext

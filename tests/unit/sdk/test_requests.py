@@ -39,6 +39,11 @@ def test_every_option_reaches_its_field() -> None:
         time_limit_s=1.5,
         skip_special_tokens=False,
         stream_interval=3,
+        echo=True,
+        split_reasoning=True,
+        parse_tool_calls=False,
+        max_prompt_tokens=7,
+        truncation="right",
         priority=-2,
         keep_for_s=0.0,
         skip_cache_read=True,
@@ -48,7 +53,12 @@ def test_every_option_reaches_its_field() -> None:
     assert generation_message(PROMPT, params=None, options=options) == inference_pb2.Generation(
         request_id="me",
         model="m",
-        prompt=PROMPT,
+        prompt=inference_pb2.Prompt(
+            text="x",
+            truncation=inference_pb2.Truncation(
+                max_tokens=7, side=inference_pb2.TRUNCATION_SIDE_RIGHT
+            ),
+        ),
         sampling=inference_pb2.SamplingParams(
             temperature=0.0, top_k=0, top_p=0.0, min_p=0.0, seed=2**64 - 1, n=2
         ),
@@ -61,7 +71,13 @@ def test_every_option_reaches_its_field() -> None:
             ignore_eos=True,
             time_limit_s=1.5,
         ),
-        output=inference_pb2.OutputParams(skip_special_tokens=False, stream_interval=3),
+        output=inference_pb2.OutputParams(
+            skip_special_tokens=False,
+            stream_interval=3,
+            echo=True,
+            split_reasoning=True,
+            parse_tool_calls=False,
+        ),
         scheduling=inference_pb2.SchedulingParams(
             priority=-2, keep_for_s=0.0, skip_cache_read=True, skip_cache_store=False
         ),
@@ -76,7 +92,8 @@ def test_every_field_of_the_contract_has_an_option() -> None:
         inference_pb2.SchedulingParams,
     )
     fields = {field.name for message in messages for field in message.DESCRIPTOR.fields}
-    assert fields == set(get_type_hints(RequestOptions)) - {"request_id", "model"}
+    elsewhere = {"request_id", "model", "max_prompt_tokens", "truncation"}
+    assert fields == set(get_type_hints(RequestOptions)) - elsewhere
 
 
 def test_sampling_params_and_keyword_arguments_name_the_same_fields() -> None:
@@ -128,7 +145,13 @@ def test_a_value_that_the_field_cannot_hold_is_refused_by_name(name: str, value:
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content"),
         ([octavo.Message("user", "a"), {"content": "b"}], "messages[1].role"),
-        ([{"role": "user", "content": "a", "name": "b"}], "messages[0].name"),
+        ([{"role": "user", "content": "a", "names": "b"}], "messages[0].names"),
+        ([{"role": "user", "content": "a", "name": 1}], "messages[0].name"),
+        ([{"role": "a", "tool_calls": ["x"]}], "messages[0].tool_calls[0]"),
+        (
+            [{"role": "a", "tool_calls": [{"function": {"name": None}}]}],
+            "messages[0].tool_calls[0].name",
+        ),
         ([{"role": "user", "content": "a"}, "b"], "messages[1]"),
     ],
 )
@@ -171,3 +194,73 @@ def test_template_options_reach_the_chat() -> None:
 def test_template_values_must_be_json() -> None:
     with pytest.raises(octavo.InvalidRequest, match="template_kwargs"):
         chat_prompt("a", {"template_kwargs": {"x": object()}})
+
+
+def test_a_conversation_with_calls_reaches_the_message_in_either_spelling() -> None:
+    call = octavo.ToolCall(id="c1", name="f", arguments_json='{"a": 1}')
+    as_dict = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    as_text = {"id": "c1", "name": "f", "arguments": '{"a": 1}'}
+    made = [
+        chat_prompt(
+            [
+                octavo.Message("assistant", tool_calls=[call], reasoning="hm"),
+                octavo.Message("tool", "2", tool_call_id="c1", name="f"),
+            ],
+            {},
+        ),
+        *(
+            chat_prompt(
+                [
+                    {"role": "assistant", "reasoning_content": "hm", "tool_calls": [one]},
+                    {"role": "tool", "content": "2", "tool_call_id": "c1", "name": "f"},
+                ],
+                {},
+            )
+            for one in (as_dict, as_text)
+        ),
+    ]
+    expected = inference_pb2.Chat(
+        messages=[
+            inference_pb2.ChatMessage(
+                role="assistant",
+                reasoning="hm",
+                tool_calls=[inference_pb2.ToolCall(id="c1", name="f", arguments_json='{"a": 1}')],
+            ),
+            inference_pb2.ChatMessage(role="tool", content="2", tool_call_id="c1", name="f"),
+        ]
+    )
+    assert [one.chat for one in made] == [expected] * 3
+
+
+def test_tools_and_documents_reach_the_message_with_their_order_of_keys() -> None:
+    schema = {"type": "object", "properties": {"z": {}, "a": {}}}
+    flat = {"name": "f", "description": "d", "parameters": schema}
+    prompts = [
+        chat_prompt("hi", {"tools": [tool], "documents": [{"title": "T", "text": "D"}]})
+        for tool in (
+            octavo.Tool(name="f", description="d", parameters=schema),
+            flat,
+            {"type": "function", "function": flat},
+        )
+    ]
+    for prompt in prompts:
+        [tool] = prompt.chat.tools
+        assert (tool.name, tool.description) == ("f", "d")
+        assert tool.parameters_json == '{"type": "object", "properties": {"z": {}, "a": {}}}'
+        assert list(prompt.chat.documents) == [inference_pb2.Document(title="T", text="D")]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"tools": ["f"]}, "tools[0]"),
+        ({"tools": [{"name": "f", "strict": True}]}, "tools[0].strict"),
+        ({"tools": [{"name": "f", "parameters": {"x": float("nan")}}]}, "tools[0].parameters"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"documents": [{"text": 5}]}, "documents[0].text"),
+    ],
+)
+def test_a_tool_or_document_that_cannot_be_sent_is_named(options: Any, field: str) -> None:
+    with pytest.raises(octavo.InvalidRequest) as caught:
+        chat_prompt("hi", options)
+    assert caught.value.violations[0].field == field

@@ -1,5 +1,7 @@
 """What a stream knows: news must follow it, whatever calls they come from."""
 
+from typing import Any
+
 import pytest
 
 import octavo
@@ -195,3 +197,45 @@ def test_a_stream_is_complete_when_every_output_ended_and_one_well(
         ids = (97, 98)[: finish.num_tokens]
         state.absorb(chunk(delta(index=index, ids=ids, finish=finish)))
     assert state.is_complete == is_complete
+
+
+def test_reasoning_and_calls_are_joined_by_their_index() -> None:
+    state = StreamState("r", num_outputs=1)
+
+    def news_at(first: int, **fields: Any) -> api.StreamChunk:
+        output = api.OutputDelta(first_token_index=first, token_ids=[1], **fields)
+        return api.StreamChunk(outputs=[output])
+
+    call = api.ToolCallDelta
+    state.absorb(news_at(0, reasoning="so "))
+    [news] = state.absorb(
+        news_at(1, reasoning="it is", tool_calls=[call(index=1, id="b", name="g")])
+    )
+    assert (news.reasoning, news.tool_calls[0].name) == ("it is", "g")
+    state.absorb(
+        news_at(
+            2,
+            text="!",
+            tool_calls=[
+                call(index=0, id="a", name="f", arguments_json="{}"),
+                call(index=1, arguments_json='{"x": 1}'),
+            ],
+        )
+    )
+    generation = state.generation()
+    assert (generation.text, generation.reasoning) == ("!", "so it is")
+    assert [(one.id, one.name, one.arguments) for one in generation.tool_calls] == [
+        ("a", "f", {}),
+        ("b", "g", {"x": 1}),
+    ]
+
+
+def test_the_echoed_prompt_and_what_was_cut_are_in_the_start() -> None:
+    state = StreamState("r", num_outputs=1)
+    start = api.StreamStart(
+        num_truncated_tokens=3, prompt=api.EchoedPrompt(text="ab", token_ids=[1, 2])
+    )
+    state.absorb(api.StreamChunk(start=start))
+    assert state.start is not None
+    assert state.start.num_truncated_tokens == 3
+    assert state.start.prompt == octavo.Tokens(text="ab", token_ids=(1, 2))
