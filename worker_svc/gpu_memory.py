@@ -5,6 +5,8 @@ instances side by side never measure each other. What others have taken shows on
 now; a cache that does not fit there is refused with the whole account.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from worker_svc.config import InvalidConfig, WorkerConfig
@@ -12,6 +14,25 @@ from worker_svc.execution.kv_cache import KVLayout
 
 OVERHEAD_BYTES = 1 << 30
 """What torch does not count: the CUDA context, loaded kernels, the graphs themselves."""
+
+
+class NoRoomError(InvalidConfig):
+    """What the settings ask for does not fit into the GPU's memory."""
+
+
+class MemoryTakenError(Exception):
+    """What once fitted does not now: others have taken the GPU's memory, and may give it back."""
+
+
+@contextmanager
+def mended_by_waiting(*, is_restart: bool) -> Iterator[None]:
+    """At a restart a lack of room is `MemoryTakenError`: an earlier start found some."""
+    try:
+        yield
+    except NoRoomError as error:
+        if not is_restart:
+            raise
+        raise MemoryTakenError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +59,7 @@ class MemoryUse:
 def num_gpu_blocks(
     config: WorkerConfig, layout: KVLayout, use: MemoryUse, *, max_model_len: int
 ) -> int:
-    """KV blocks of a GPU rank, the trash block included; raises InvalidConfig when they cannot fit.
+    """KV blocks of a GPU rank, the trash block included; raises NoRoomError when they cannot fit.
 
     `--num-kv-blocks` and `--kv-cache-bytes` are taken exactly.
     """
@@ -52,10 +73,10 @@ def num_gpu_blocks(
         usable = config.max_num_seqs * blocks_of_a_sequence + 1
         num_blocks = min(layout.num_blocks_within(budget), usable)
     if num_blocks < 2:
-        raise InvalidConfig(f"no room for a KV cache of two blocks: {account(config, layout, use)}")
+        raise NoRoomError(f"no room for a KV cache of two blocks: {account(config, layout, use)}")
     left = use.free - use.largest_step - use.graphs
     if num_blocks * layout.bytes_per_block > left:
-        raise InvalidConfig(
+        raise NoRoomError(
             f"a KV cache of {num_blocks} blocks does not fit: {account(config, layout, use)}"
         )
     return num_blocks

@@ -11,7 +11,7 @@ from worker_svc.execution.graph_device import CudaDevice
 from worker_svc.execution.kv_cache import KVCache, KVLayout
 from worker_svc.gpu_backend import Ranks, choose_backend
 from worker_svc.gpu_measure import assemble_on, measure
-from worker_svc.gpu_memory import account, num_gpu_blocks
+from worker_svc.gpu_memory import NoRoomError, account, mended_by_waiting, num_gpu_blocks
 from worker_svc.layers.fused import FusedBackend
 from worker_svc.log import ProgressLog
 from worker_svc.model_choice import ChosenModel
@@ -48,8 +48,10 @@ class GpuModel:
         layout: KVLayout,
         digest: bytes,
         phases: Phases,
+        is_restart: bool,
     ) -> None:
         """`layout` has as many blocks as this rank can hold; `phases` of the start so far."""
+        self._is_restart = is_restart
         self._config = config
         self._device = device
         self._decoder = decoder
@@ -72,7 +74,7 @@ class GpuModel:
 
     def prepare(self, *, num_blocks: int, num_tokenizer_ids: int) -> StepRunner:
         """Takes the cache's memory and records graphs."""
-        with self._phases.phase("KV cache"):
+        with self._phases.phase("KV cache"), mended_by_waiting(is_restart=self._is_restart):
             cache = self._allocate(replace(self._layout, num_blocks=num_blocks))
         assembly = assemble_on(
             self._device,
@@ -99,11 +101,14 @@ class GpuModel:
             return KVCache.allocate(layout, device=self._device.device)
         except torch.OutOfMemoryError as error:
             wish = f"a KV cache of {layout.num_bytes:,} bytes"
-            raise InvalidConfig(f"the GPU has no room for {wish} any more: {error}") from error
+            raise NoRoomError(f"the GPU has no room for {wish} any more: {error}") from error
 
 
 def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) -> RankModel:
-    """Loads this rank's part of the model; raises InvalidConfig or ModelError."""
+    """Loads this rank's part of the model.
+
+    Raises InvalidConfig or ModelError, or `MemoryTakenError` when a later start may find room.
+    """
     spec = chosen.spec
     check_parallel_size(spec, config.tensor_parallel_size)
     phases = Phases()
@@ -126,7 +131,8 @@ def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) 
     )
     with phases.phase("measuring"):
         use = measure(device, config, decoder=decoder, group=group, layout=layout)
-    num_blocks = num_gpu_blocks(config, layout, use, max_model_len=chosen.max_model_len)
+    with mended_by_waiting(is_restart=start.num_restarts > 0):
+        num_blocks = num_gpu_blocks(config, layout, use, max_model_len=chosen.max_model_len)
     _LOGGER.info("%d KV blocks: %s", num_blocks, account(config, layout, use).partition(";")[0])
     return GpuModel(
         config,
@@ -136,6 +142,7 @@ def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) 
         layout=replace(layout, num_blocks=num_blocks),
         digest=model_digest(chosen.folder),
         phases=phases,
+        is_restart=start.num_restarts > 0,
     )
 
 

@@ -7,7 +7,13 @@ import torch
 
 from worker_svc.config import InvalidConfig, WorkerConfig
 from worker_svc.execution.kv_cache import KVLayout
-from worker_svc.gpu_memory import OVERHEAD_BYTES, MemoryUse, num_gpu_blocks
+from worker_svc.gpu_memory import (
+    OVERHEAD_BYTES,
+    MemoryTakenError,
+    MemoryUse,
+    mended_by_waiting,
+    num_gpu_blocks,
+)
 
 GIB = 1 << 30
 LAYOUT = KVLayout(
@@ -69,3 +75,12 @@ def test_what_does_not_fit_is_refused_with_the_whole_account(
         "try a higher --gpu-memory-utilization",
     ):
         assert part in message
+
+
+def test_what_others_took_from_a_restarted_group_is_no_fault_of_the_settings() -> None:
+    taken = replace(USE, free=20 * GIB)
+    with pytest.raises(InvalidConfig), mended_by_waiting(is_restart=False):
+        blocks(config(), taken)
+    # no InvalidConfig, after which no group would be started again
+    with pytest.raises(MemoryTakenError, match="does not fit"), mended_by_waiting(is_restart=True):
+        blocks(config(), taken)
