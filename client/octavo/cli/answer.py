@@ -57,11 +57,23 @@ class Stopwatch:
 
 
 def print_answer(stream: Stream, *, watch: Stopwatch) -> Generation:
-    """Writes the text of the first output to stdout; returns the whole when it has ended."""
+    """Writes the first output as it comes; returns the whole when it has ended.
+
+    Its text goes to stdout, its reasoning beside it, to stderr.
+    """
+    is_reasoning = False
     with stream:
         for delta in stream:
             watch.note(len(delta.token_ids))
-            if delta.index == 0:
+            if delta.index:
+                continue
+            if delta.reasoning:
+                is_reasoning = True
+                write_aside(delta.reasoning)
+            if delta.text:
+                if is_reasoning:
+                    write_aside("\n")
+                    is_reasoning = False
                 sys.stdout.write(delta.text)
                 sys.stdout.flush()
     generation = stream.partial()
@@ -87,6 +99,11 @@ def print_facts(generation: Generation, *, watch: Stopwatch, is_greedy: bool = F
 
 def note(text: str) -> None:
     """Writes a line beside the answer, to stderr; dim on a terminal."""
+    write_aside(f"{text}\n")
+
+
+def write_aside(text: str) -> None:
+    """Writes beside the answer, to stderr; dim on a terminal."""
     is_terminal = sys.stderr.isatty()
-    sys.stderr.write(f"{_DIM}{text}{_PLAIN}\n" if is_terminal else f"{text}\n")
+    sys.stderr.write(f"{_DIM}{text}{_PLAIN}" if is_terminal else text)
     sys.stderr.flush()

@@ -67,10 +67,11 @@ class Conversation:
         """Prints the answer and remembers both; forgets the question if there is none."""
         messages = [*self._messages, Message("user", text)]
         watch = Stopwatch()
-        stream = self._client.stream(messages=messages, params=self._params)
+        stream = self._client.stream(messages=messages, params=self._params, split_reasoning=True)
         generation = print_answer(stream, watch=watch)
         print_facts(generation, watch=watch)
-        self._messages = [*messages, Message("assistant", generation.text)]
+        answer = Message("assistant", generation.text, reasoning=generation.reasoning)
+        self._messages = [*messages, answer]
 
 
 def _talk(conversation: Conversation, *, model: str) -> int:

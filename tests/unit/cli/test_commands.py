@@ -74,6 +74,7 @@ def test_a_conversation_remembers_until_it_is_reset(
     ]
     roles = [message.role for message in server.generations[1].prompt.chat.messages]
     assert roles == ["user", "assistant", "user"]
+    assert all(generation.output.split_reasoning for generation in server.generations)
 
 
 def test_a_conversation_ends_with_its_input(

@@ -1,10 +1,13 @@
 """What the command draws: speeds and progress, with a clock that the test moves."""
 
 import io
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
-from octavo.cli.answer import Stopwatch
+import octavo
+from octavo.cli.answer import Stopwatch, print_answer
 from octavo.progress_display import PlainDisplay, RichDisplay, display_progress
 
 
@@ -79,3 +82,45 @@ def test_a_terminal_without_rich_and_a_file_get_lines(monkeypatch: pytest.Monkey
     monkeypatch.setattr("octavo.progress_display.find_spec", lambda _: None)
     with display_progress(to=Terminal()) as display:
         assert isinstance(display, PlainDisplay)
+
+
+class Said(nullcontext[None]):
+    """A stream of these deltas."""
+
+    def __init__(self, *deltas: tuple[str, str]) -> None:
+        super().__init__()
+        self._deltas = deltas
+
+    def __iter__(self) -> Any:
+        for reasoning, text in self._deltas:
+            yield octavo.Delta(
+                index=0,
+                text=text,
+                token_ids=(1,),
+                first_token_index=0,
+                finish=None,
+                usage=octavo.Usage(),
+                reasoning=reasoning,
+            )
+
+    def partial(self) -> str:
+        return "whole"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "beside"),
+    [
+        (io.StringIO(), "so it is\n"),
+        (Terminal(), "\033[2mso \033[0m\033[2mit is\033[0m\033[2m\n\033[0m"),
+    ],
+)
+def test_reasoning_is_shown_beside_the_answer_dim_on_a_terminal(
+    stderr: io.StringIO, beside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdout = io.StringIO()
+    monkeypatch.setattr("sys.stdout", stdout)
+    monkeypatch.setattr("sys.stderr", stderr)
+    said: Any = Said(("so ", ""), ("it is", "Ye"), ("", "s"))
+    assert print_answer(said, watch=Stopwatch(clock=Clock())) == "whole"  # type: ignore[comparison-overlap]
+    assert stdout.getvalue() == "Yes\n"
+    assert stderr.getvalue() == beside
