@@ -1,5 +1,6 @@
 """One model on this GPU, driven step by step as a rank drives it, and timed. Prints no table."""
 
+import gc
 import itertools
 import statistics
 import time
@@ -57,6 +58,20 @@ class PrefillResult:
     floor: float
     step: float
     launch: float
+
+
+@dataclass(frozen=True, slots=True)
+class GapResult:
+    """The device's idle time between steps over a long run, in microseconds."""
+
+    model: str
+    backend: str
+    rows: int
+    context: int
+    steps: int
+    p50: float
+    p99: float
+    longest: float
 
 
 class Bench:
@@ -137,7 +152,28 @@ class Bench:
             step=step_us,
             launch=launch_us,
             gap_p50=statistics.median(gaps),
-            gap_p99=sorted(gaps)[int(0.99 * (len(gaps) - 1))],
+            gap_p99=_p99(gaps),
+        )
+
+    def gaps(self, num_rows: int, context: int, num_steps: int) -> GapResult:
+        """Decode steps as served, long enough that a 99th percentile means something."""
+        self.fill_tables(num_rows, context)
+        step = decode_step(num_rows, context - 1)
+        self._run([step] * 3)
+        # as a rank does before it serves
+        gc.collect()
+        gc.freeze()
+        _, _, gaps = self._run([step] * num_steps)
+        gc.unfreeze()
+        return GapResult(
+            model=self.model,
+            backend=self.backend,
+            rows=num_rows,
+            context=context,
+            steps=num_steps,
+            p50=statistics.median(gaps),
+            p99=_p99(gaps),
+            longest=max(gaps),
         )
 
     def prefill(self, num_tokens: int, num_decode_rows: int) -> PrefillResult:
@@ -213,3 +249,7 @@ class Bench:
                 f"  {kernel.device_time_total:9.0f} us {kernel.count:5} x {mean:8.2f}"
                 f"  {kernel.key[:90]}"
             )
+
+
+def _p99(values: list[int]) -> int:
+    return sorted(values)[int(0.99 * (len(values) - 1))]

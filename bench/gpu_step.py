@@ -4,7 +4,8 @@
 
 Random weights of Qwen3's shapes in bfloat16, random keys and values. For each decode step: the
 recorded program alone, then the runner as it serves (two steps in flight, packed copies, results),
-the host's share of a launch, and the device's idle time between two steps.
+the host's share of a launch, and the device's idle time between two steps; the last one once more
+over a long run of the largest batch.
 """
 
 import argparse
@@ -18,11 +19,19 @@ from pathlib import Path
 
 import torch
 
-from bench.gpu_bench import BLOCK_SIZE, MOST_ROWS, MOST_TOKENS, Bench, DecodeResult, PrefillResult
+from bench.gpu_bench import (
+    BLOCK_SIZE,
+    MOST_ROWS,
+    MOST_TOKENS,
+    Bench,
+    DecodeResult,
+    GapResult,
+    PrefillResult,
+)
 from bench.roofline import MODELS, Roofline
 
 MOST_KV_BYTES = 64e9
-Result = DecodeResult | PrefillResult
+Result = DecodeResult | PrefillResult | GapResult
 
 
 def attempt(what: str, run: Callable[[], object]) -> None:
@@ -71,10 +80,22 @@ def bench_model(options: argparse.Namespace, model: str, backend: str, found: li
             flush=True,
         )
 
+    def gaps(rows: int, context: int) -> None:
+        line = bench.gaps(rows, context, options.gap_steps)
+        found.append(line)
+        print(
+            f"{model:5} {backend:6} {rows:4} x {context:6} idle between {line.steps} steps"
+            f" p50 {line.p50:4.0f} p99 {line.p99:4.0f} longest {line.longest:6.0f}",
+            flush=True,
+        )
+
     for rows, context in sizes:
         attempt(f"decode {rows} x {context}", partial(decode, rows, context))
     for rows in options.rows:
         attempt(f"filters {rows}", partial(decode, rows, options.contexts[0], has_filters=True))
+    if options.gap_steps:
+        # the most rows, of the shortest contexts: the host has the least time a row
+        attempt("gaps", partial(gaps, *max(sizes, key=lambda size: (size[0], -size[1]))))
     for tokens in options.prefills:
         for rows in (0, 64):
             if rows + tokens <= MOST_TOKENS:
@@ -93,6 +114,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--prefills", type=int, nargs="*", default=[16, 128, 512, 1024, 2048])
+    parser.add_argument(
+        "--gap-steps", type=int, default=1000, help="steps of the long run that shows idle times"
+    )
     parser.add_argument("--json", type=Path, help="write the numbers here")
     parser.add_argument("--profile", type=Path, help="write traces into this folder")
     options = parser.parse_args()
