@@ -248,6 +248,22 @@ class ServiceConfig:
         at_most=1000,
     )
 
+    structured_output: str = _option(
+        "on",
+        "serve requests whose output must have a form: JSON, a regular expression, a grammar",
+        group="requests",
+        choices=("on", "off"),
+    )
+    grammar_compile_limit: float = _option(
+        30.0, "seconds a request waits for its grammar", group="requests", at_least=0.1
+    )
+    grammar_cache_size: int = _option(
+        64, "compiled grammars kept for requests to come", group="requests", at_least=1
+    )
+    grammar_cache_mib: int = _option(
+        64, "MiB that they may take, estimated from their text", group="requests", at_least=1
+    )
+
     step_deadline_floor: float = _option(
         10.0, "shortest time a step is waited for", group="reliability", at_least=0.1
     )

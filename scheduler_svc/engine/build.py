@@ -16,6 +16,7 @@ from scheduler_svc.engine.core_readings import CoreReadings
 from scheduler_svc.engine.delivery import Delivery
 from scheduler_svc.engine.desk import Desk
 from scheduler_svc.engine.frontend_link import FrontendLink
+from scheduler_svc.engine.grammar.grammars import build_grammars
 from scheduler_svc.engine.group_link import GroupLink
 from scheduler_svc.engine.holding import Holding
 from scheduler_svc.engine.intake import Intake
@@ -100,7 +101,8 @@ def build_parts(config: ServiceConfig, sockets: Sockets, start: Start) -> Parts:
     readings = CoreReadings()
     workers = WorkerLink(sockets.steps, _epoch_settings(config, start))
     pacer = Pacer(deadline_floor_s=config.step_deadline_floor)
-    steps = Steps(core, workers, pacer, readings, start.now)
+    grammars = build_grammars(config, readings)
+    steps = Steps(core, workers, pacer, readings, start.now, grammars=grammars)
     link = FrontendLink(sockets.engine)
     delivery = Delivery(link, core, note_starts=readings.note_starts)
     expected = [f"frontend-{index}" for index in range(config.frontends)]
@@ -112,6 +114,7 @@ def build_parts(config: ServiceConfig, sockets: Sockets, start: Start) -> Parts:
         holding=holding,
         rejections=readings.rejections,
         workers_grace_s=config.core_restart_grace,
+        grammars=grammars,
     )
     desk = Desk(core, link, intake=intake, delivery=delivery, holding=holding)
     group = GroupLink(sockets.workers)
@@ -134,6 +137,7 @@ def build_parts(config: ServiceConfig, sockets: Sockets, start: Start) -> Parts:
         intake=intake,
         holding=holding,
         report=report,
+        grammars=grammars,
     )
 
 

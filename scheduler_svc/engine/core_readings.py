@@ -40,6 +40,9 @@ class CoreReadings:
         self._step_sequences = Histogram("step_sequences")
         self._step_tokens = Histogram("step_tokens")
         self._queue_seconds = Histogram("request_queue_time_seconds")
+        self._compile_seconds = Histogram("grammar_compile_seconds")
+        self._cached_grammars = Gauge("grammar_cache_grammars")
+        self._cached_bytes = Gauge("grammar_cache_bytes")
 
     def note_plan(self, plan: StepPlan) -> None:
         """A plan was sent."""
@@ -63,6 +66,15 @@ class CoreReadings:
         """Streams that waited for workers go on, after these seconds."""
         for part, seconds in parts.items():
             self._recovery_seconds.observe(seconds, part)
+
+    def note_compiled(self, seconds: float, *, is_good: bool) -> None:
+        """A grammar was compiled, or refused."""
+        self._compile_seconds.observe(seconds, "compiled" if is_good else "refused")
+
+    def note_grammar_cache(self, num_grammars: int, num_bytes: int) -> None:
+        """What the cache of grammars holds."""
+        self._cached_grammars.set(num_grammars)
+        self._cached_bytes.set(num_bytes)
 
     def note_limits(self, limits: WorkerLimits) -> None:
         """An epoch began."""
@@ -116,5 +128,8 @@ class CoreReadings:
                 self._step_sequences,
                 self._step_tokens,
                 self._queue_seconds,
+                self._compile_seconds,
+                self._cached_grammars,
+                self._cached_bytes,
             ]
         )

@@ -20,6 +20,7 @@ from scheduler_svc.core.refusals import (
 )
 from scheduler_svc.engine.connection import Connection, Incoming
 from scheduler_svc.engine.delivery import Delivery
+from scheduler_svc.engine.grammar.grammars import Grammars
 from scheduler_svc.engine.holding import Held, Holding, Name
 from scheduler_svc.engine.questions import answer_estimate
 from scheduler_svc.engine.request_codec import (
@@ -60,6 +61,7 @@ class Intake:
         holding: Holding,
         rejections: LabelledCounter,
         workers_grace_s: float,
+        grammars: Grammars,
     ) -> None:
         self._core = core
         self._owners = owners
@@ -67,6 +69,7 @@ class Intake:
         self._holding = holding
         self._rejections = rejections
         self._workers_grace_s = workers_grace_s
+        self._grammars = grammars
         self._is_draining = False
         self._are_workers_gone = False
 
@@ -98,6 +101,12 @@ class Intake:
         if self._core.max_sequence_tokens:
             for held in self._holding.take_for_workers():
                 self._receive_held(held, now)
+        if self._grammars.settle():
+            for held in self._holding.take_for_grammar():
+                self._receive_held(held, now)
+        for held in self._holding.take_uncompiled(now):
+            number = held.incoming.message.submit.number
+            self._reject(held.incoming.connection, number, self._grammars.overdue())
         for held in self._holding.take_overdue(now):
             number = held.incoming.message.submit.number
             self._reject(held.incoming.connection, number, NoWorkers())
@@ -123,7 +132,13 @@ class Intake:
             return
         self._delivery.deliver(self._core.take_news())
         try:
-            request = decode_submit(submit, owner=connection.owner, now=incoming.received_at)
+            grammar = self._grammars.of(submit)
+            if grammar is None and submit.HasField("grammar"):
+                self._hold_for_grammar(incoming, name)
+                return
+            request = decode_submit(
+                submit, owner=connection.owner, now=incoming.received_at, grammar=grammar
+            )
             answer = self._core.submit(request, now)
         except Refused as refusal:
             self._reject(connection, submit.number, refusal)
@@ -132,6 +147,17 @@ class Intake:
         self._holding.note_known(name, now)
         for waiting in self._holding.take_named(name):
             self._receive_held(waiting, now)
+
+    def _hold_for_grammar(self, incoming: Incoming, name: Name) -> None:
+        submit = incoming.message.submit
+        give_up_at = incoming.received_at + self._grammars.limit_s
+        held = Held(
+            incoming=incoming,
+            name=name,
+            number=submit.number,
+            give_up_at=None if submit.was_accepted else give_up_at,
+        )
+        self._holding.wait_for_grammar(held)
 
     def _submit_before_workers(self, incoming: Incoming, name: Name) -> None:
         submit = incoming.message.submit

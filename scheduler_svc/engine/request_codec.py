@@ -10,6 +10,7 @@ import numpy.typing as npt
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.core.news import Attached, OutputEnd
 from scheduler_svc.core.refusals import (
+    BadGrammar,
     BodyDiffers,
     DeadlineTooClose,
     Draining,
@@ -22,6 +23,7 @@ from scheduler_svc.core.refusals import (
     UnknownRequest,
 )
 from scheduler_svc.core.request import EndReason, NewRequest, ResumedOutput
+from scheduler_svc.engine.grammar.state import RequestGrammar
 from scheduler_svc.engine.rules_codec import (
     decode_sampling,
     decode_wishes,
@@ -47,11 +49,14 @@ _REJECT_REASONS: dict[type[Refused], engine.RejectReason.ValueType] = {
     BodyDiffers: engine.REJECT_REASON_BODY_DIFFERS,
     UnknownRequest: engine.REJECT_REASON_NOT_FOUND,
     InvalidField: engine.REJECT_REASON_INVALID,
+    BadGrammar: engine.REJECT_REASON_GRAMMAR,
 }
 _RETRY_NO_WORKERS_MS = 1000
 
 
-def decode_submit(submit: engine.Submit, *, owner: int, now: float) -> NewRequest:
+def decode_submit(
+    submit: engine.Submit, *, owner: int, now: float, grammar: RequestGrammar | None = None
+) -> NewRequest:
     """A request as the core takes it; its times count from `now`. Raises InvalidField."""
     if len(submit.blob) > MAX_BLOB_BYTES:
         raise InvalidField("blob", f"may have at most {MAX_BLOB_BYTES} bytes")
@@ -175,6 +180,8 @@ def _encode_submit(request: NewRequest, *, deadline: float | None, now: float) -
         tenant_max_requests=request.tenant_max_requests,
     )
     encode_wishes(request.records, submit)
+    if isinstance(request.grammar, RequestGrammar):
+        submit.grammar.CopyFrom(request.grammar.message)
     return submit
 
 

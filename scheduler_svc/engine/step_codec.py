@@ -45,7 +45,16 @@ def encode_plan(plan: StepPlan, epoch: step.Epoch) -> bytes:
         out.new_block_ids = plan.new_block_ids.tobytes()
     for start in plan.starts:
         _encode_start(start, out.starts.add())
+    if plan.masked_rows:
+        masked = [each.row for each in plan.masked_rows]
+        out.awaits_mask_rows = np.array(masked, np.int32).tobytes()
     return message.SerializeToString()
+
+
+def encode_masks(masks: bytes, *, step_number: int, epoch: step.Epoch) -> bytes:
+    """The CoreToRank message of the masks that a step waits for."""
+    late = step.LateInputs(epoch=epoch, step=step_number, masks=masks)
+    return step.CoreToRank(late_inputs=late).SerializeToString()
 
 
 def _encode_start(start: SlotStart, out: step.SlotStart) -> None:

@@ -138,6 +138,11 @@ class WorkerLink:
         assert self._group is not None, "plans are sent in epochs only"
         self._send_all(self._group, payload, cause="plan_not_sent", now=now)
 
+    def send_masks(self, payload: bytes, now: float) -> None:
+        """Sends all ranks what a step waits for; one that cannot take it ends the epoch."""
+        assert self._group is not None, "masks are sent in epochs only"
+        self._send_all(self._group, payload, cause="plan_not_sent", now=now)
+
     def reset(self, reason: str, *, cause: str, now: float) -> None:
         """Leaves the epoch; the ranks are asked to say Hello again."""
         self._end_epoch(reason, cause=cause, was_fatal=False, now=now)

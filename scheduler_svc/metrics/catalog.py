@@ -91,6 +91,14 @@ CATALOG: dict[str, MetricSpec] = {
         ("part",),
         _REQUEST_SECONDS,
     ),
+    "grammar_compile_seconds": MetricSpec(
+        "histogram",
+        "Time to compile a grammar of structured output, by outcome: compiled, refused",
+        ("outcome",),
+        _STEP_SECONDS,
+    ),
+    "grammar_cache_grammars": MetricSpec("gauge", "Grammars kept for requests to come"),
+    "grammar_cache_bytes": MetricSpec("gauge", "Memory that they take, estimated"),
     "worker_up": MetricSpec("gauge", "1 while the rank takes part in an epoch", ("rank",)),
     # --- frontends ---
     "grpc_server_started": MetricSpec(

@@ -1,0 +1,99 @@
+"""The masks of one step, from its rows. Moves the rows' states; runs in the thread of the masks."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from llguidance import LLExecutor
+
+from octavo.internal.v1 import step_pb2 as step
+from scheduler_svc.core.plan import Int32s, MaskedRow
+from scheduler_svc.engine.grammar.state import CannotGoOn, OutputState
+
+_LOG = logging.getLogger(__name__)
+
+# fewer are computed sooner by one thread than handed to several (measured)
+_FEWEST_FOR_THREADS = 12
+_EVERY_ID = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MaskOrder:
+    """What a step waits for."""
+
+    epoch: step.Epoch
+    step: int
+    rows: Sequence[MaskedRow]
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepMasks:
+    """An order, done."""
+
+    epoch: step.Epoch
+    step: int
+    masks: bytes  # int32[num_rows][ceil(vocab_size / 32)]; every id for a row that cannot go on
+    failed: tuple[tuple[MaskedRow, str], ...]  # rows that cannot go on, and why
+
+
+def make_masks(order: MaskOrder, executor: LLExecutor) -> StepMasks:
+    """Never raises: rows for which nothing can be computed cannot go on."""
+    num_words = -(-order.vocab_size // 32)
+    masks = np.full((len(order.rows), num_words), _EVERY_ID, np.int32)
+    try:
+        failed = _fill(masks, order.rows, executor)
+    except Exception:  # noqa: BLE001 - a fault here must end outputs, not leave the step waiting
+        _LOG.exception("the masks of step %d could not be computed", order.step)
+        failed = [(row, "structured_output: a fault of the service") for row in order.rows]
+        masks[:] = _EVERY_ID
+    return StepMasks(
+        epoch=order.epoch,
+        step=order.step,
+        masks=masks.astype("<i4", copy=False).tobytes(),
+        failed=tuple(failed),
+    )
+
+
+def _fill(
+    masks: Int32s, rows: Sequence[MaskedRow], executor: LLExecutor
+) -> list[tuple[MaskedRow, str]]:
+    """Writes the masks of rows that can go on; returns the others."""
+    failed: list[tuple[MaskedRow, str]] = []
+    followed: list[tuple[int, OutputState]] = []
+    for index, row in enumerate(rows):
+        assert isinstance(row.grammar, OutputState), "a state of another maker"
+        try:
+            row.grammar.follow(row.first_index, row.tokens)
+            followed.append((index, row.grammar))
+        except CannotGoOn as error:
+            failed.append((row, str(error)))
+    if not followed:
+        return failed
+    width = followed[0][1].grammar.compiled.vocabulary.num_words
+    found = np.zeros((len(followed), width), np.int32)
+    _ask([state for _, state in followed], found, executor)
+    for (index, state), words in zip(followed, found, strict=True):
+        try:
+            state.finish_mask(words)
+        except CannotGoOn as error:
+            failed.append((rows[index], str(error)))
+            continue
+        used = min(width, masks.shape[1])
+        masks[index, :used] = words[:used]
+        masks[index, used:] = 0
+    return failed
+
+
+def _ask(states: Sequence[OutputState], found: Int32s, executor: LLExecutor) -> None:
+    """Writes what the matchers allow, a row each."""
+    matchers = [
+        (state.matcher, index) for index, state in enumerate(states) if state.matcher is not None
+    ]
+    row_bytes = found.strides[0]
+    if len(matchers) >= _FEWEST_FOR_THREADS:
+        executor.unsafe_compute_mask_ptr(matchers, found.ctypes.data, row_bytes, len(found))
+        return
+    for matcher, index in matchers:
+        matcher.unsafe_compute_mask_ptr(found[index].ctypes.data, row_bytes)
