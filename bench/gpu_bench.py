@@ -1,4 +1,4 @@
-"""One model on this GPU, driven step by step as a rank drives it, and timed. Prints no table."""
+"""One model on this GPU, driven step by step as a rank drives it, and timed."""
 
 import gc
 import itertools
@@ -46,6 +46,15 @@ class DecodeResult:
     """From the end of one step's result copy to the beginning of the next step's input copy."""
     gap_p99: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.model:5} {self.backend:6} {self.rows:4} x {self.context:6}"
+            f" floor {self.floor:8.1f} replay {self.replay:8.1f} step {self.step:8.1f}"
+            f" ({100 * self.floor / self.step:3.0f}%) launch {self.launch:6.1f}"
+            f" gap p50 {self.gap_p50:4.0f} p99 {self.gap_p99:4.0f}"
+            f"{' top-k 20, top-p 0.95' if self.has_filters else ''}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillResult:
@@ -58,6 +67,12 @@ class PrefillResult:
     floor: float
     step: float
     launch: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model:5} {self.backend:6} prefill {self.tokens:5} + {self.decode_rows:3} rows"
+            f" floor {self.floor:8.1f} step {self.step:8.1f} launch {self.launch:7.1f}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +87,13 @@ class GapResult:
     p50: float
     p99: float
     longest: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model:5} {self.backend:6} {self.rows:4} x {self.context:6} idle between"
+            f" {self.steps} steps p50 {self.p50:4.0f} p99 {self.p99:4.0f}"
+            f" longest {self.longest:6.0f}"
+        )
 
 
 class Bench:

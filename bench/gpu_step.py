@@ -12,7 +12,7 @@ import argparse
 import gc
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -60,50 +60,36 @@ def bench_model(options: argparse.Namespace, model: str, backend: str, found: li
         num_positions=num_positions,
     )
 
-    def decode(rows: int, context: int, *, has_filters: bool = False) -> None:
-        line = bench.decode(rows, context, has_filters=has_filters)
+    def show(run: Callable[[], Result]) -> None:
+        line = run()
         found.append(line)
-        print(
-            f"{model:5} {backend:6} {rows:4} x {context:6} floor {line.floor:8.1f} replay"
-            f" {line.replay:8.1f} step {line.step:8.1f} ({100 * line.floor / line.step:3.0f}%)"
-            f" launch {line.launch:6.1f} gap p50 {line.gap_p50:4.0f} p99 {line.gap_p99:4.0f}"
-            f"{' top-k 20, top-p 0.95' if has_filters else ''}",
-            flush=True,
-        )
+        print(line, flush=True)
 
-    def prefill(tokens: int, rows: int) -> None:
-        line = bench.prefill(tokens, rows)
-        found.append(line)
-        print(
-            f"{model:5} {backend:6} prefill {tokens:5} + {rows:3} rows floor {line.floor:8.1f}"
-            f" step {line.step:8.1f} launch {line.launch:7.1f}",
-            flush=True,
-        )
-
-    def gaps(rows: int, context: int) -> None:
-        line = bench.gaps(rows, context, options.gap_steps)
-        found.append(line)
-        print(
-            f"{model:5} {backend:6} {rows:4} x {context:6} idle between {line.steps} steps"
-            f" p50 {line.p50:4.0f} p99 {line.p99:4.0f} longest {line.longest:6.0f}",
-            flush=True,
-        )
-
-    for rows, context in sizes:
-        attempt(f"decode {rows} x {context}", partial(decode, rows, context))
-    for rows in options.rows:
-        attempt(f"filters {rows}", partial(decode, rows, options.contexts[0], has_filters=True))
-    if options.gap_steps:
-        # the most rows, of the shortest contexts: the host has the least time a row
-        attempt("gaps", partial(gaps, *max(sizes, key=lambda size: (size[0], -size[1]))))
-    for tokens in options.prefills:
-        for rows in (0, 64):
-            if rows + tokens <= MOST_TOKENS:
-                attempt(f"prefill {tokens}", partial(prefill, tokens, rows))
+    for what, run in lines_of(bench, sizes, options):
+        attempt(what, partial(show, run))
     if options.profile is not None:
         for rows in (1, 256):
             path = options.profile / f"step-{model}-{backend}-{rows}.json"
             attempt(f"profile {rows}", partial(bench.profile, path, rows, 1024))
+
+
+def lines_of(
+    bench: Bench, sizes: Sequence[tuple[int, int]], options: argparse.Namespace
+) -> Iterator[tuple[str, Callable[[], Result]]]:
+    """What is to be measured, line by line, with a name for each."""
+    for rows, context in sizes:
+        yield f"decode {rows} x {context}", partial(bench.decode, rows, context)
+    for rows in options.rows:
+        run = partial(bench.decode, rows, options.contexts[0], has_filters=True)
+        yield f"filters {rows}", run
+    if options.gap_steps:
+        # the most rows, of the shortest contexts: the host has the least time a row
+        rows, context = max(sizes, key=lambda size: (size[0], -size[1]))
+        yield "gaps", partial(bench.gaps, rows, context, options.gap_steps)
+    for tokens in options.prefills:
+        for rows in (0, 64):
+            if rows + tokens <= MOST_TOKENS:
+                yield f"prefill {tokens}", partial(bench.prefill, tokens, rows)
 
 
 def main() -> None:

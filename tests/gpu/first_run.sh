@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one go, for a machine that is there for minutes: each part runs on its own and leaves
 # a log, a failure ends no other. From the repository's root, PYTHONPATH holding . and client and what the worker needs.
-#   OUT=FOLDER tests/gpu/first_run.sh [PART ...]     parts: check, tests, steps, steps8b, serve, serve8b
+#   OUT=FOLDER tests/gpu/first_run.sh [PART ...]     parts: check, tests, ranks, all_reduce, steps, steps8b,
+#     serve, serve8b, tp2, tp4, tp8 (TP_MODEL=8B), faults; those of several GPUs only where named
 set -uo pipefail
 export OUT=${OUT:-bench/results} PYTHONUNBUFFERED=1 TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/triton}
 mkdir -p "$OUT"
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(check tests steps steps8b serve serve8b)
+[ ${#parts[@]} -gt 0 ] || parts=(check tests ranks steps steps8b serve serve8b)
 
 # no configuration: the machine may lack the plugins that it names
 PYTEST=(python3 -m pytest -c /dev/null --rootdir=. --import-mode=importlib -p no:cacheprovider -q
@@ -53,10 +54,19 @@ import torch, triton, flash_attn_3._C, grpc, zmq, transformers
 print(torch.__version__, triton.__version__, torch.cuda.get_device_name(), transformers.__version__)
 print(torch.ops.flash_attn_3.fwd.default._schema)'; cat "$OUT/check.log" ;;
     tests)
-      run tests "${TESTS_LIMIT:-240}" "${PYTEST[@]}" -n 6 tests/gpu tests/model/gpu_runner/test_filter_rows.py &
+      run tests "${TESTS_LIMIT:-240}" "${PYTEST[@]}" -n 6 tests/gpu --ignore tests/gpu/test_gpu_faults.py \
+        --ignore tests/gpu/test_gpu_rank_sum.py --ignore tests/gpu/test_gpu_ranks.py tests/model/gpu_runner/test_filter_rows.py &
       run kernels "${TESTS_LIMIT:-240}" "${PYTEST[@]}" -n 8 tests/model/kernels --ignore tests/model/kernels/test_hopper.py &
       wait
       grep -hE "INFO.*(error|margin)|^(FAILED|ERROR)|^E  |passed|failed" "$OUT/tests.log" "$OUT/kernels.log" | cut -c1-250 | head -n 70 ;;
+    # one after the other: ranks that wait for each other spin on their GPUs
+    ranks) run ranks "${RANKS_LIMIT:-400}" "${PYTEST[@]}" tests/gpu/test_gpu_rank_sum.py tests/gpu/test_gpu_ranks.py
+      grep -hE "^(FAILED|ERROR|SKIPPED)|^E  |passed|failed" "$OUT/ranks.log" | cut -c1-250 | head -n 40 ;;
+    all_reduce) run all_reduce 150 python3 -m bench.all_reduce ${ALL_REDUCE_FLAGS:---blocks 32 64 128} --json "$OUT/all_reduce.json"
+      cut -c1-220 "$OUT/all_reduce.log" | tail -n 60 ;;
+    faults) tests/gpu/faults.sh ;;
+    tp2 | tp4 | tp8) SERVE_FLAGS="${SERVE_FLAGS:-} --tensor-parallel-size ${part#tp}" serve "$part" "${TP_MODEL:-8B}" 12 240 1 8 64 \
+        2>&1 | tee "$OUT/$part.log"; tail -n 30 "$OUT/$part-service.log" | cut -c1-220 ;;
     steps) run steps "${STEPS_LIMIT:-150}" python3 -m bench.gpu_step --models 0.6B ${STEPS_FLAGS:---backends fa3 triton --contexts 1024 4096} \
         --json "$OUT/steps.json" --profile "$OUT"
       cut -c1-200 "$OUT/steps.log" ;;
