@@ -157,7 +157,8 @@ async def measure() -> dict[str, float]:
     )
 
     def snapshot() -> None:
-        readings.render(core.counts(), num_steps=1, num_epochs=1, moved_s=0.0)
+        waiting = core.count_waiting()
+        readings.render(core.counts(), waiting=waiting, num_steps=1, num_epochs=1, moved_s=0.0)
 
     fill(traffic)
 

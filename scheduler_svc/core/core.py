@@ -16,7 +16,7 @@ from scheduler_svc.core.expectation import Expectation
 from scheduler_svc.core.intake import Intake
 from scheduler_svc.core.lifecycle import Lifecycle
 from scheduler_svc.core.limits import Policy, WorkerLimits
-from scheduler_svc.core.listing import Listing, Wish, list_requests
+from scheduler_svc.core.listing import Listing, WaitReason, Wish, count_waiting, list_requests
 from scheduler_svc.core.news import (
     Accepted,
     Attached,
@@ -352,6 +352,10 @@ class Core:
             total_preemptions=lifecycle.total_preemptions,
             total_replayed_tokens=lifecycle.total_replayed_tokens,
         )
+
+    def count_waiting(self) -> dict[WaitReason, int]:
+        """Outputs that do not run, by what they wait for; looks at everything that lives."""
+        return count_waiting(self._lifecycle, self._registry)
 
     def list_requests(self, wish: Wish, now: float) -> Listing:
         """What lives, and why it waits if it does."""

@@ -1,6 +1,7 @@
 """What lives, as values that stay as they are. Reads everything and changes nothing."""
 
 import enum
+from collections import Counter
 from dataclasses import dataclass
 
 from scheduler_svc.core.epoch import Epoch
@@ -107,6 +108,17 @@ def list_requests(wish: Wish, lifecycle: Lifecycle, registry: Registry, now: flo
         next_after=views[-1].order if has_more and views else 0,
         tenants=_tenant_views(wish, lifecycle),
     )
+
+
+def count_waiting(lifecycle: Lifecycle, registry: Registry) -> dict[WaitReason, int]:
+    """Outputs that do not run, by what they wait for; every reason is there."""
+    reasons = (
+        _wait_reason(sequence, lifecycle.epoch)
+        for request in registry.living()
+        for sequence in request.sequences
+    )
+    found = Counter(reasons)
+    return {reason: found[reason] for reason in WaitReason}
 
 
 def _request_view(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.core.counts import Counts
 from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.listing import WaitReason
 from scheduler_svc.core.news import RequestStart
 from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.engine.pacing import StepTiming
@@ -30,6 +31,7 @@ class CoreReadings:
     def __init__(self, *, wall_clock: Callable[[], float] = time.time) -> None:
         self._wall_clock = wall_clock
         self.rejections = Counter("requests_rejected")
+        self._waiting = Gauge("num_requests_waiting_by_reason")
         self._gauges = {name: Gauge(name) for name in _GAUGES}
         self._totals = {name: Counter(name) for name in _TOTALS}
         self._recoveries = Counter("recoveries")
@@ -87,10 +89,18 @@ class CoreReadings:
             self._worker_up.set(float(are_up), str(rank))
 
     def render(
-        self, counts: Counts, *, num_steps: int, num_epochs: int, moved_s: float
+        self,
+        counts: Counts,
+        *,
+        waiting: Mapping[WaitReason, int],
+        num_steps: int,
+        num_epochs: int,
+        moved_s: float,
     ) -> list[control.Reading]:
         """All readings now; progress was made `moved_s` ago."""
         usable = max(1, counts.num_blocks)
+        for reason, count in waiting.items():
+            self._waiting.set(count, reason.value)
         for name, value in (
             ("num_requests_running", counts.num_running),
             ("num_requests_waiting", counts.num_waiting),
@@ -120,6 +130,7 @@ class CoreReadings:
                 *self._gauges.values(),
                 *self._totals.values(),
                 self.rejections,
+                self._waiting,
                 self._recoveries,
                 self._recovery_seconds,
                 self._worker_up,

@@ -79,6 +79,7 @@ class Report:
         counts = self._core.counts()
         readings = self._readings.render(
             counts,
+            waiting=self._core.count_waiting(),
             num_steps=self._core.num_steps_done,
             num_epochs=self._steps.num_epochs_begun,
             moved_s=at.now - self._steps.moved_at,

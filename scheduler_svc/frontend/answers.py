@@ -130,5 +130,6 @@ class Answers:
         finally:
             now = self._clock()
             pace.note_end(now=now)
+            self._traffic.served(stream, is_continuation=call.is_continuation)
             # nothing happens here when the end was sent
             self._ledger.detach(record, cancel=record.is_past_deadline(now))

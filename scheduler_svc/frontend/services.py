@@ -37,6 +37,7 @@ from scheduler_svc.frontend.server import listen, make_server
 from scheduler_svc.frontend.servicer import InferenceServicer
 from scheduler_svc.frontend.serving import Serving
 from scheduler_svc.frontend.span import CallTracer
+from scheduler_svc.frontend.tenant_labels import TenantLabels
 from scheduler_svc.frontend.texts import Texts
 from scheduler_svc.frontend.traffic import Traffic
 from scheduler_svc.security.guard import KeyGuard
@@ -71,7 +72,7 @@ class FrontendServices:
         self._keys = key_ring(flag="--api-keys-file", path=config.api_keys_file)
         self._credentials = server_credentials(inference_tls(config))
         self._executor = ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encoder")
-        self.traffic = Traffic()
+        self.traffic = Traffic(TenantLabels(self._keys))
         self.ledger = RequestLedger(clock=clock, max_closed_tokens=config.max_retained_tokens)
         self.link = EngineLink(
             context,

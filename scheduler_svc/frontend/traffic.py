@@ -6,6 +6,8 @@ Every label value comes from code of ours: method names, status codes, reasons.
 from octavo.internal.v1 import control_pb2 as control
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.frontend.finish_reasons import METRIC_LABEL
+from scheduler_svc.frontend.generation_stream import GenerationStream
+from scheduler_svc.frontend.tenant_labels import TenantLabels
 from scheduler_svc.metrics.readings import Counter, Histogram, render_all
 
 _ANY_METHOD = "any"
@@ -14,7 +16,8 @@ _ANY_METHOD = "any"
 class Traffic:
     """Counters and histograms of one frontend process."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: TenantLabels | None = None) -> None:
+        self._labels = labels or TenantLabels(None)
         self._started = Counter("grpc_server_started")
         self._handled = Counter("grpc_server_handled")
         self._first_token = Histogram("time_to_first_token_seconds")
@@ -26,6 +29,9 @@ class Traffic:
         self._aborted = Counter("requests_aborted")
         self._rejected = Counter("requests_rejected")
         self._stalls = Counter("stream_stalls")
+        self._tenant_requests = Counter("tenant_requests")
+        self._tenant_prompts = Counter("tenant_prompt_tokens")
+        self._tenant_tokens = Counter("tenant_generation_tokens")
         self._recovery = Histogram("recovery_seconds")
 
     def call_started(self, method: str) -> None:
@@ -74,6 +80,14 @@ class Traffic:
         """Streams that waited for a core go on; one part of how long that took."""
         self._recovery.observe(seconds, part)
 
+    def served(self, stream: GenerationStream, *, is_continuation: bool) -> None:
+        """A stream ended, well or not; one that goes on with a request counts only its tokens."""
+        tenant = self._labels.of(stream.record.submit.tenant)
+        self._tenant_requests.add(not is_continuation, tenant)
+        num_prompt = 0 if is_continuation else stream.usage().prompt_tokens
+        self._tenant_prompts.add(num_prompt, tenant)
+        self._tenant_tokens.add(stream.num_streamed, tenant)
+
     def refused(self, reason: str) -> None:
         """A request was refused here; the core counts its own refusals."""
         self._rejected.add(1, reason)
@@ -90,6 +104,6 @@ class Traffic:
             *(self._started, self._handled),
             *(self._first_token, self._prefill, self._token_gap, self._decode, self._whole),
             *(self._finished, self._aborted, self._rejected, self._stalls),
-            self._recovery,
+            *(self._recovery, self._tenant_requests, self._tenant_prompts, self._tenant_tokens),
         )
         return render_all(metrics)

@@ -36,6 +36,12 @@ CATALOG: dict[str, MetricSpec] = {
     # --- core ---
     "num_requests_running": MetricSpec("gauge", "Sequences in the running batch"),
     "num_requests_waiting": MetricSpec("gauge", "Sequences waiting, preempted ones included"),
+    "num_requests_waiting_by_reason": MetricSpec(
+        "gauge",
+        "Sequences that do not run, by what they wait for: turn, slot, blocks, prompt (that another"
+        " output computes), reader, alone (suspects), workers, results",
+        ("reason",),
+    ),
     "num_requests_live": MetricSpec("gauge", "Requests with an output that has not ended"),
     "num_tokens_waiting": MetricSpec("gauge", "Prompt tokens of requests that have not run yet"),
     "kv_blocks_in_use": MetricSpec("gauge", "KV blocks held by sequences"),
@@ -133,6 +139,15 @@ CATALOG: dict[str, MetricSpec] = {
     ),
     "requests_aborted": MetricSpec(
         "counter", "Streams of accepted requests that ended with an error status", ("cause",)
+    ),
+    "tenant_requests": MetricSpec(
+        "counter",
+        "Requests served, by tenant; those past the first 100 of the file of keys are (other)",
+        ("tenant",),
+    ),
+    "tenant_prompt_tokens": MetricSpec("counter", "Prompt tokens of those, by tenant", ("tenant",)),
+    "tenant_generation_tokens": MetricSpec(
+        "counter", "Tokens sent to clients, by tenant", ("tenant",)
     ),
     "stream_stalls": MetricSpec(
         "counter",

@@ -35,6 +35,8 @@ class KeyRing:
         self._clock = clock
         self._mark = secrets.token_bytes(32)
         self._records: dict[bytes, KeyRecord] = {}
+        self.tenants: tuple[str, ...] = ()
+        """Each once, in the order of the file."""
         self._seen: Signature | None = None
         self._looked_at = 0.0
         self._told = ""
@@ -55,6 +57,7 @@ class KeyRing:
         except InvalidRecords as error:
             raise InvalidConfig(f"{self._flag} {self._path}: {error}") from error
         self._records = {self._marked(record.sha256): record for record in records}
+        self.tenants = tuple(dict.fromkeys(record.caller.tenant for record in records))
         self._seen = signature
 
     def caller(self, metadata: MetadataPairs) -> Caller:

@@ -52,6 +52,23 @@ def test_says_why_an_output_waits() -> None:
     assert output(replica, big).wait_reason is WaitReason.WORKERS
 
 
+def test_outputs_that_do_not_run_are_counted_by_their_reason() -> None:
+    replica = Replica(limits(max_num_seqs=2, num_blocks=12))
+    assert set(replica.core.count_waiting()) == set(WaitReason)
+    replica.add(prompt_of(20), max_tokens=20)
+    replica.add(prompt_of(8, first=2), num_outputs=2)
+    replica.add(prompt_of(30, first=3))
+
+    def waiting() -> dict[WaitReason, int]:
+        return {reason: count for reason, count in replica.core.count_waiting().items() if count}
+
+    assert waiting() == {WaitReason.TURN: 3, WaitReason.PROMPT: 1}
+    replica.step()
+    assert waiting() == {WaitReason.SLOT: 2}
+    replica.core.leave_epoch(replica.now, was_fatal=False)
+    assert waiting() == {WaitReason.WORKERS: 3, WaitReason.PROMPT: 1}
+
+
 def test_an_output_that_nobody_reads_waits_for_a_reader() -> None:
     replica = Replica(max_orphan_tokens=2)
     new = replica.add(max_tokens=20, keep_for_s=50.0)

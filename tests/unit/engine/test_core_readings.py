@@ -22,7 +22,9 @@ LIMITS = WorkerLimits(
 
 def of_core(readings: CoreReadings, *, moved_s: float = 0.0) -> dict[str, control.Reading]:
     core = Core(Policy(), cache_root=b"root")
-    rendered = readings.render(core.counts(), num_steps=0, num_epochs=1, moved_s=moved_s)
+    rendered = readings.render(
+        core.counts(), waiting=core.count_waiting(), num_steps=0, num_epochs=1, moved_s=moved_s
+    )
     return {reading.name: reading for reading in rendered}
 
 
@@ -37,9 +39,8 @@ def test_the_core_says_how_its_cache_is_cut_once() -> None:
     readings = CoreReadings()
     for num_blocks in (51, 101):
         readings.note_limits(dataclasses.replace(LIMITS, num_blocks=num_blocks))
-    rendered = readings.render(
-        Core(Policy(), cache_root=b"root").counts(), num_steps=0, num_epochs=2, moved_s=0.0
-    )
+    counts = Core(Policy(), cache_root=b"root").counts()
+    rendered = readings.render(counts, waiting={}, num_steps=0, num_epochs=2, moved_s=0.0)
     infos = [reading for reading in rendered if reading.name == "cache_config_info"]
     assert [list(info.labels) for info in infos] == [["16", "100"]]
 
