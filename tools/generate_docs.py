@@ -60,8 +60,9 @@ Everything on `/metrics` (port 9464), one endpoint for all processes of a replic
 `scheduler_svc/metrics/catalog.py` by `make docs`. A histogram has the series `_bucket`, `_sum` and
 `_count`. A counter never falls while the replica lives, whichever of its processes restart. A
 series appears when its first value does: alert on what may be absent with care. Label values come
-from fixed sets, never from clients. `make test-operations` runs `promtool check metrics` over the
-whole catalog, and lets a real Prometheus scrape a real replica.
+from fixed sets, and tenants' from the file of API keys, never from clients. `make test-operations`
+runs `promtool check metrics` over the whole catalog, and lets a real Prometheus scrape a real
+replica.
 
 Alerts on these metrics are in [the runbook](runbook.md), dashboards in
 [helm/octavo/files](../helm/octavo/files).
