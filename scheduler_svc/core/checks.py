@@ -94,6 +94,8 @@ def make_request(
         owner=NO_OWNER if is_detached else new.owner,
         number=0 if is_detached else new.number,
         deadline=new.deadline,
+        queue_class=new.priority,
+        in_class_since=now,
         num_live=new.num_outputs,
         prompt_records=bytearray(new.prompt_records),
     )

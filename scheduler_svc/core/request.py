@@ -106,6 +106,9 @@ class Request:
     owner: int
     number: int
     deadline: float | None
+    # Until it runs: the class it waits in, its own or one it has risen to, and since when.
+    queue_class: int
+    in_class_since: float
     # Nobody reads it while it has no owner, or its owner is unseen.
     has_reader: bool = True
     sequences: list[Sequence] = field(default_factory=list)

@@ -3,14 +3,14 @@
 The order: priority class, then the least-served tenant, then arrival. A sequence that has waited
 for the ageing time may rise to the next more urgent class that is there, one for every so many that
 leave the queue: no class starves, and a backlog of old patient work does not drown urgent work. It
-never rises above the classes in the queue, so that age does not set tenants' shares aside.
+never rises above the classes in the queue, so that age does not set tenants' shares aside. A
+request that has not run keeps its age and the class it has risen to when it is put in anew.
 
 Operations cost O(log n). The entry of a sequence that was removed stays behind, known by its old
 ticket; it is dropped when met, or with all others when they are the majority.
 """
 
 import heapq
-from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +18,7 @@ from itertools import pairwise
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.tenants import TenantShares
 
-# Submitted at, order of arrival, output, ticket, sequence. The first three are unique.
+# Submitted at, order of arrival, output, ticket, sequence. The ticket is unique.
 _Entry = tuple[float, int, int, int, Sequence]
 # One sequence may rise for so many that leave the queue.
 _LEAVES_PER_RISE = 8
@@ -35,8 +35,8 @@ class _Level:
     by_tenant: dict[int, list[_Entry]] = field(default_factory=dict)  # heaps
     # A heap of (counter, tenant). Counters only grow, so an outdated one is met in time.
     tenants: list[tuple[float, int]] = field(default_factory=list)
-    # Since when, ticket, sequence: in the order of entry into this class.
-    entered: deque[tuple[float, int, Sequence]] = field(default_factory=deque)
+    # A heap of since when, order of arrival, output, ticket, sequence.
+    entered: list[_Entry] = field(default_factory=list)
     num_waiting: int = 0
     num_entries: int = 0  # in the heaps of by_tenant
 
@@ -57,9 +57,13 @@ class WaitingQueue:
         return len(self._level_by_ticket)
 
     def push(self, sequence: Sequence, now: float) -> None:
-        """Lets a sequence wait, in the class its request came with."""
+        """Lets a sequence wait, in the class its request came with or has risen to."""
         assert not sequence.ticket, "the sequence waits already"
-        self._enter(sequence, sequence.request.new.priority, now)
+        request = sequence.request
+        if request.start is None:
+            self._enter(sequence, request.queue_class, request.in_class_since)
+        else:
+            self._enter(sequence, request.new.priority, now)
 
     def remove(self, sequence: Sequence) -> None:
         """Takes a sequence out."""
@@ -98,26 +102,28 @@ class WaitingQueue:
         for above, priority in pairwise(priorities):
             entered = self._levels[priority].entered
             while self._may_rise and entered and entered[0][0] + self._ageing_s <= now:
-                _, ticket, sequence = entered.popleft()
+                *_, ticket, sequence = heapq.heappop(entered)
                 if sequence.ticket == ticket:
                     self._num_leaves -= _LEAVES_PER_RISE
                     self._take_out(sequence)
+                    sequence.request.queue_class = above
+                    sequence.request.in_class_since = now
                     self._enter(sequence, above, now)
 
     @property
     def _may_rise(self) -> bool:
         return self._num_leaves >= _LEAVES_PER_RISE
 
-    def _enter(self, sequence: Sequence, priority: int, now: float) -> None:
+    def _enter(self, sequence: Sequence, priority: int, since: float) -> None:
         self._last_ticket += 1
         sequence.ticket = self._last_ticket
         self._level_by_ticket[sequence.ticket] = priority
         level = self._levels.setdefault(priority, _Level())
         level.num_waiting += 1
-        level.entered.append((now, sequence.ticket, sequence))
         request = sequence.request
-        place = (request.new.submitted_at, request.order, sequence.output_index)
-        self._insert(level, (*place, sequence.ticket, sequence))
+        place = (request.order, sequence.output_index, sequence.ticket, sequence)
+        heapq.heappush(level.entered, (since, *place))
+        self._insert(level, (request.new.submitted_at, *place))
 
     def _insert(self, level: _Level, entry: _Entry) -> None:
         tenant = entry[-1].request.tenant_index
@@ -158,7 +164,8 @@ class WaitingQueue:
             for entry in entries
             if entry[-1].ticket == entry[-2]
         ]
-        level.entered = deque(item for item in level.entered if item[2].ticket == item[1])
+        level.entered = [item for item in level.entered if item[-1].ticket == item[-2]]
+        heapq.heapify(level.entered)
         level.by_tenant, level.tenants, level.num_entries = {}, [], 0
         for entry in standing:
             self._insert(level, entry)

@@ -44,7 +44,8 @@ class WaitingRoom:
             return
         sequence.phase = Phase.WAITING
         sequence.offer = None
-        sequence.num_times_passed = 0
+        if request.start is not None:
+            sequence.num_times_passed = 0
         if sequence.is_suspect:
             self.suspicion.waiting.append(sequence)
         else:

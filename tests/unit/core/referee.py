@@ -49,6 +49,7 @@ class Scene:
     served: dict[str, float]
     num_computed: dict[int, int]
     begun: set[int]  # orders of requests
+    is_open: bool  # nobody has to run alone
 
 
 class Referee:
@@ -69,6 +70,7 @@ class Referee:
             served=self._served(),
             num_computed=dict(self.worker.num_computed),
             begun={request.order for request in self._living() if request.start is not None},
+            is_open=self.core._lifecycle.room.suspicion.is_open,
         )
 
     def judge(self, before: Scene, now: float) -> None:
@@ -171,8 +173,9 @@ class Referee:
         places = self._places(now)
         first = min((place.priority for place in places), default=0)
         waiting = {place.tenant for place in places if place.priority == first}
-        if any(place.priority < first for place in before.places):
-            self.leads.clear()  # more urgent ones were served whatever the counters
+        is_urgent = any(place.priority < first for place in before.places)
+        if is_urgent or not before.is_open:
+            self.leads.clear()  # somebody was served whatever the counters
         limits = self.worker.limits
         most = limits.max_num_seqs * limits.max_sequence_tokens / min(self.weights.values())
         pairs = {(a, b) for a in waiting for b in waiting if a != b}
@@ -191,7 +194,8 @@ class Referee:
 
     def _places(self, now: float) -> list[Place]:
         queue = self.core._lifecycle.room.queue
-        since = {ticket: at for level in queue._levels.values() for at, ticket, _ in level.entered}
+        entered = (entry for level in queue._levels.values() for entry in level.entered)
+        since = {entry[-2]: entry[0] for entry in entered}
         return [
             Place(
                 sequence=sequence,

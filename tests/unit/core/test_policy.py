@@ -1,15 +1,24 @@
 """Who gets how much of a step."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_svc.core.plan import StepPlan
-from scheduler_svc.core.request import EndReason, NewRequest
-from tests.unit.core.replica import VOCAB_SIZE, Replica, expected_output, limits, prompt_of
+from scheduler_svc.core.request import EndReason, NewRequest, ResumedOutput
+from tests.unit.core.replica import (
+    VOCAB_SIZE,
+    Reader,
+    Replica,
+    expected_output,
+    limits,
+    prompt_of,
+)
 
 
 def started(replica: Replica) -> list[int]:
@@ -118,6 +127,24 @@ def test_nobody_waits_behind_more_than_so_many_later_arrivals(random: Random, mo
     order = started(replica)
     for place, number in enumerate(order):
         assert sum(earlier > number for earlier in order[:place]) <= most
+
+
+def test_putting_a_request_in_anew_does_not_let_more_pass_it() -> None:
+    """A request that is put in anew before it has run was passed as often as before."""
+    replica = Replica(limits(num_blocks=21, max_num_seqs=4), max_times_passed=2)
+    replica.add(prompt_of(30), max_tokens=45)
+    replica.step()
+    big = replica.add(prompt_of(60, first=2), max_tokens=2)
+    for count in range(6):
+        replica.add(prompt_of(2, first=100 + count), max_tokens=2)
+        replica.step()
+        expected = np.array(expected_output(big, VOCAB_SIZE, 2)[:1], np.int32)
+        number = 100 + count
+        again = replace(big, number=number, resume=(ResumedOutput(tokens=expected),))
+        replica.core.submit(again, replica.now)
+        replica.readers[again.owner, number, 0] = Reader(expected.tolist())
+    order = started(replica)
+    assert len(order) == 1 + 2, "two have passed it, and no more"
 
 
 def test_a_sequence_that_fits_passes_one_that_does_not() -> None:

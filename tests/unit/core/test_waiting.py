@@ -156,6 +156,21 @@ def test_age_does_not_lift_above_the_classes_that_wait() -> None:
     assert fresh.ticket
 
 
+def test_a_request_that_has_not_run_keeps_its_age_and_class_when_put_in_anew() -> None:
+    """Else one that arrived later would rise before it."""
+    waiting = Waiting(ageing_s=10.0)
+    first = waiting.push("first", priority=2, submitted_at=0.0, now=0.0)
+    waiting.push("second", priority=2, submitted_at=1.0, now=1.0)
+    waiting.push("urgent", priority=0, submitted_at=5.0, now=5.0)
+    waiting.queue.remove(first)
+    waiting.queue.push(first, 9.0)
+    waiting.queue.rise(10.5)
+    assert waiting.order() == ["first", "urgent", "second"]
+    waiting.queue.remove(first)
+    waiting.queue.push(first, 10.6)
+    assert waiting.order() == ["first", "urgent", "second"]
+
+
 def test_removed_sequences_are_swept() -> None:
     waiting = Waiting()
     sequences = [waiting.push(str(number)) for number in range(1000)]
