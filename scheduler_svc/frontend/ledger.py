@@ -139,7 +139,7 @@ class RequestLedger:
             # forgotten while we were unseen: it goes on from here
             self._channel.submit(record, now=self._clock())
             return
-        self._drop(record, refusal(message))
+        self._drop(record, refusal(message, form_field=record.form_field))
 
     def superseded(self, message: engine.Superseded) -> None:
         """Another stream took the request."""

@@ -19,6 +19,7 @@ class RequestLimits:
     max_keep_for_s: float
     max_request_bytes: int
     max_top_logprobs: int = 20
+    has_structured_output: bool = True
 
     @property
     def max_text_bytes(self) -> int:
@@ -38,4 +39,5 @@ def request_limits(
         max_keep_for_s=config.max_keep_for,
         max_request_bytes=config.max_request_bytes,
         max_top_logprobs=config.max_top_logprobs,
+        has_structured_output=config.structured_output == "on",
     )

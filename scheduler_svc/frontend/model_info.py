@@ -32,4 +32,5 @@ def model_info(
         max_outputs=limits.max_outputs,
         max_request_bytes=limits.max_request_bytes,
         max_top_logprobs=limits.max_top_logprobs,
+        has_structured_output=limits.has_structured_output,
     )

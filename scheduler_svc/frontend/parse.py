@@ -22,6 +22,7 @@ from scheduler_svc.frontend.parse_stopping import (
     parse_stopping,
     whole_milliseconds,
 )
+from scheduler_svc.frontend.parse_structured import parse_structured
 from scheduler_svc.frontend.prompt import EncodedPrompt, PromptEncoder, no_room_rule
 from scheduler_svc.frontend.request import ParsedRequest
 from scheduler_svc.frontend.text.reasoning import opens_reasoning
@@ -113,6 +114,14 @@ class RequestParser:
             min_tokens=stopping.min_tokens,
             violations=violations,
         )
+        form = await parse_structured(
+            generation,
+            is_served=limits.has_structured_output,
+            tokenizer=self._model.tokenizer,
+            prompt_token_ids=prompt.token_ids,
+            end_token_ids=(*eos_token_ids, *stopping.stop_token_ids),
+            violations=violations,
+        )
         violations.raise_if_any()
 
         starts_in_reasoning = prompt.leaves_reasoning_open or self._opens_reasoning(prompt)
@@ -127,6 +136,7 @@ class RequestParser:
             sampling=sampling,
             rules=rules,
             records=records,
+            form=form,
             num_outputs=num_outputs,
             max_tokens=stopping.max_tokens,
             min_tokens=stopping.min_tokens,

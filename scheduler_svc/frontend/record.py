@@ -50,6 +50,8 @@ class RequestRecord:
         self.phase = Phase.UNANSWERED
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outputs = [OutputRecord() for _ in range(submit.num_outputs)]
+        self.form_field = ""
+        """The field of the public request that its grammar came from."""
         self.max_tokens = 0
         self.num_cached_tokens: int | None = None
         self.queued_s: float | None = None

@@ -32,17 +32,19 @@ _PLAIN: dict[engine.RejectReason.ValueType, type[CallError]] = {
 }
 
 
-def refusal(rejected: engine.Rejected) -> CallError:
-    """What the caller is told."""
-    error = _error(rejected)
+def refusal(rejected: engine.Rejected, *, form_field: str = "") -> CallError:
+    """What the caller is told; `form_field` is where the request's grammar came from."""
+    error = _error(rejected, form_field or "generation.structured_output")
     error.comes_from_core = True
     return error
 
 
-def _error(rejected: engine.Rejected) -> CallError:
+def _error(rejected: engine.Rejected, form_field: str) -> CallError:
     reason, text, retry_after_ms = rejected.reason, rejected.message, rejected.retry_after_ms
     if reason == engine.REJECT_REASON_PROMPT_TOO_LONG:
         return InvalidRequest([Violation(field="generation.prompt", rule=text)])
+    if reason == engine.REJECT_REASON_GRAMMAR:
+        return InvalidRequest([Violation(field=form_field, rule=text)])
     if reason in _UNAVAILABLE:
         return Unavailable(text, reason=_UNAVAILABLE[reason], retry_after_ms=retry_after_ms)
     if reason in _OVERLOADED:

@@ -66,6 +66,14 @@ class ReceivedOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WantedForm:
+    """The form of the outputs, and the field that it came from."""
+
+    field: str
+    grammar: engine.Grammar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ParsedRequest:
     """A valid request; durations are whole milliseconds, 0 where there is none."""
 
@@ -90,3 +98,4 @@ class ParsedRequest:
     blob: bytes
     rules: TokenRules = NO_RULES
     records: WantedRecords = NO_RECORDS
+    form: WantedForm | None = None

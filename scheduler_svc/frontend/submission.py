@@ -39,7 +39,10 @@ def new_record(
     )
     request.rules.write(submit.sampling)
     request.records.write(submit, num_prompt_tokens=len(request.prompt_token_ids))
+    if request.form is not None:
+        submit.grammar.CopyFrom(request.form.grammar)
     record = RequestRecord(submit, now=now, deadline_at=deadline_at)
+    record.form_field = "" if request.form is None else request.form.field
     for index, received in enumerate(request.received):
         output = record.outputs[index]
         output.tokens.extend(received.token_ids)
