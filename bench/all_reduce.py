@@ -149,7 +149,8 @@ def run_rank(rank: int, options: argparse.Namespace, folder: str) -> None:
         scratch = message.part.clone()
         sums: dict[str, Callable[[], object]] = {"NCCL": lambda x=scratch: group.all_reduce(x)}  # type: ignore[misc]  # early binding
         try:
-            sums |= torch_sums(message)
+            if not options.without_torch:
+                sums |= torch_sums(message)
             sums |= layer_sums(message, group, _shapes(peers.buffers, options.blocks))
             times = {name: microseconds(device, group, run) for name, run in sums.items()}
         except Exception:  # noqa: BLE001 - alike on all ranks; the next size may work
@@ -193,6 +194,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=torch.cuda.device_count())
     parser.add_argument("--hidden", type=int, default=4096, help="features of a row")
     parser.add_argument("--blocks", type=int, nargs="+", default=[128], help="of our kernel")
+    parser.add_argument(
+        "--without-torch", action="store_true", help="leave out torch's own kernels"
+    )
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
