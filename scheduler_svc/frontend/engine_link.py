@@ -119,7 +119,7 @@ class EngineLink:
         _LOG.log(level, "connecting to the core again: %s", why)
         if self._is_greeted:
             self._patience.core_lost()
-            self._outage.lost(self._clock(), num_streams=sum(1 for _ in self._ledger.live()))
+            self._outage.lost(self._clock(), self._ledger.live())
         self._disconnect()
         self._connect()
 
