@@ -98,13 +98,13 @@ def find(replica: Replica, victim: str) -> psutil.Process:
 
 
 def _find_now(replica: Replica, victim: str) -> psutil.Process:
-    assert replica.workers is not None
     if victim == "supervisor":
         return psutil.Process(replica.supervisor.pid)
     if victim == "workers":
-        return psutil.Process(replica.workers.pid)
+        own = replica.workers  # of its own, or the supervisor's child
+        return replica.process("worker_svc") if own is None else psutil.Process(own.pid)
     if victim == "rank":
-        ranks = psutil.Process(replica.workers.pid).children(recursive=True)
+        ranks = _find_now(replica, "workers").children(recursive=True)
         assert len(ranks) == 1, ranks
         return ranks[0]
     return replica.process("scheduler_svc.engine" if victim == "core" else victim)

@@ -123,16 +123,26 @@ async def run_rounds(
         progress.note_round(blow, silences_s)
 
 
+def tracebacks(log: str) -> list[str]:
+    """What a log holds of errors that nobody expected, a few lines of each."""
+    lines = log.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback")]
+    return ["\n".join(lines[start - 1 : start + 30]) for start in starts]
+
+
 def check_nothing_is_left(replica: Replica, *, limit_s: float) -> None:
     """Once nobody asks any more, no request lives and no block is held."""
 
-    def is_empty() -> bool:
+    def values() -> list[float]:
         lines = replica.get("/metrics")[1].splitlines()
-        values = [
+        return [
             float(line.split()[-1])
             for line in lines
             if line.startswith(("octavo_num_requests_live", "octavo_kv_blocks_in_use"))
         ]
-        return values == [0.0, 0.0]
 
-    wait_until(is_empty, limit_s=limit_s, otherwise=replica.log)
+    wait_until(
+        lambda: values() == [0.0, 0.0],
+        limit_s=limit_s,
+        otherwise=lambda: f"{values()}\n{replica.log()}",
+    )

@@ -1,4 +1,4 @@
-"""What takes long: rounds of random kills, a soak of short requests, random bytes on the wire.
+"""What takes long: a soak of short requests, random bytes in calls.
 
 Each is a named part of `make test-long`. The number of rounds comes from OCTAVO_ROUNDS, so that a
 part can be tried briefly.
@@ -11,14 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
-import psutil
 import pytest
 
 from octavo.v1 import inference_pb2 as api
 from octavo.v1.inference_pb2_grpc import InferenceServiceStub
 from tests.e2e.calls import connected, generation, stream
 from tests.e2e.replica import Replica, running_replica, wait_until
-from tests.e2e.test_recovery import FLAGS, check_all, start_callers
 from tests.fakes.byte_tokenizer import NUM_IDS
 from tests.fakes.checkpoints import make_tiny_checkpoint
 from tests.fakes.hash_tokens import expected_tokens
@@ -26,7 +24,8 @@ from tests.fakes.hash_tokens import expected_tokens
 SERVICE = "/octavo.v1.InferenceService"
 
 
-def _rounds(usual: int) -> int:
+def rounds(usual: int) -> int:
+    """How often a part repeats."""
     return int(os.environ.get("OCTAVO_ROUNDS", usual))
 
 
@@ -35,39 +34,13 @@ def model(tmp_path: Path) -> Path:
     return make_tiny_checkpoint(tmp_path / "model", family="qwen3")
 
 
-def _victims(replica: Replica) -> dict[str, Callable[[], psutil.Process]]:
-    assert replica.workers is not None
-    workers = psutil.Process(replica.workers.pid)
-    return {
-        "rank": lambda: workers.children(recursive=True)[0],
-        "core": lambda: replica.process("scheduler_svc.engine"),
-        "frontend": lambda: replica.process("frontend-1"),
-    }
-
-
-@pytest.mark.long("chaos")
-def test_streams_survive_kills_and_stops_at_random_moments(model: Path) -> None:
-    draw = random.Random(0)
-    with running_replica(model, flags=FLAGS, hash_worker=["--step-ms", "10"]) as replica:
-        for number in range(_rounds(300)):
-            callers = start_callers(replica, first=100 * number, at_least=draw.randrange(1, 100))
-            name = draw.choice(["rank", "core", "frontend"])
-            victim = _victims(replica)[name]()
-            if draw.random() < 0.3:
-                victim.suspend()
-            else:
-                victim.kill()
-            check_all(callers, replica)
-            replica.wait_ready()
-
-
 @pytest.mark.long("soak")
 def test_many_short_requests_leave_memory_and_blocks_as_they_were(model: Path) -> None:
     shared = [index % NUM_IDS for index in range(64)]
     with running_replica(model, hash_worker=[]) as replica, connected(replica.target) as stub:
         _send_thousand(stub, shared, first=0)
         before = _sizes(replica)
-        for number in range(1, _rounds(100)):
+        for number in range(1, rounds(100)):
             _send_thousand(stub, shared, first=1000 * number)
         wait_until(lambda: _gauge(replica, "octavo_kv_blocks_in_use") == 0, limit_s=10)
         assert _gauge(replica, "octavo_num_requests_live") == 0
@@ -110,7 +83,7 @@ def test_random_bytes_are_answered_and_the_service_lives_on(model: Path) -> None
     with running_replica(model, hash_worker=[]) as replica:
         with grpc.insecure_channel(replica.target) as channel:
             call: Callable[..., bytes] = channel.unary_unary(f"{SERVICE}/GenerateUnary")
-            for _ in range(_rounds(100_000)):
+            for _ in range(rounds(100_000)):
                 with pytest.raises(grpc.RpcError):
                     call(next(_hostile(draw)), timeout=30)
         with connected(replica.target) as stub:

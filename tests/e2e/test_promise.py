@@ -58,7 +58,8 @@ def _requests() -> list[api.Generation]:
     return requests
 
 
-def _worst_margin(reference: torch.nn.Module, request: api.Generation, got: Received) -> float:
+def worst_margin(reference: torch.nn.Module, request: api.Generation, got: Received) -> float:
+    """How far a token's perturbed logit lies below the best one, teacher-forced."""
     prompt = list(request.prompt.token_ids.ids)
     with torch.inference_mode():
         logits = reference(torch.tensor([prompt + got.token_ids])).logits[0].double().numpy()
@@ -85,4 +86,4 @@ def test_every_token_is_the_best_perturbed_logit(
     assert [len(output.token_ids) for [output] in outputs] == [24] * NUM_PROMPTS
     assert len({tuple(output.token_ids) for [output] in outputs}) > NUM_PROMPTS // 2
     for request, [output] in zip(requests, outputs, strict=True):
-        assert _worst_margin(reference, request, output) <= MARGIN
+        assert worst_margin(reference, request, output) <= MARGIN
