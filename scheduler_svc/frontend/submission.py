@@ -31,7 +31,7 @@ def new_record(
             seed=request.sampling.seed,
         ),
         priority=request.priority,
-        time_limit_ms=request.time_limit_ms,
+        time_limit_ms=_time_left_ms(request),
         keep_for_ms=request.keep_for_ms,
         skip_cache_read=request.skip_cache_read,
         skip_cache_store=request.skip_cache_store,
@@ -63,3 +63,9 @@ def new_record(
             stop_string=received.end.message,
         )
     return record
+
+
+def _time_left_ms(request: ParsedRequest) -> int:
+    """The time limit, less what has passed of it elsewhere; 0: none."""
+    limit_ms = request.time_limit_ms
+    return max(1, limit_ms - request.age_ms) if limit_ms else 0

@@ -180,6 +180,25 @@ async def test_a_resumed_request_goes_on_behind_what_was_received(service: Servi
     assert reader.chunks[-1].usage.completion_tokens == len(received) + 5
 
 
+@pytest.mark.parametrize(
+    ("limit_s", "left_ms"), [(10.0, 8500), (0.5, 1), (None, 0)], ids=["some", "over", "none"]
+)
+async def test_a_resumed_request_has_what_is_left_of_its_time_limit(
+    limit_s: float | None, left_ms: int, service: Service
+) -> None:
+    wanted = generation(request_id="mine")
+    if limit_s is not None:
+        wanted.stopping.time_limit_s = limit_s
+    reader = Reader(service.stub, wanted, resume=resumed(service, "ab"), received=[2])
+    submit = await service.core.expect("submit")
+    assert left_ms - 200 * (left_ms > 200) <= submit.time_limit_ms <= left_ms
+    await service.core.accept(submit)
+    await service.core.deliver(
+        submit.number, service.ids("c"), first=2, end=engine.END_REASON_TIME_LIMIT
+    )
+    await reader.read_all()
+
+
 async def test_a_resume_counts_from_the_cores_tokens_when_those_are_more(
     service: Service,
 ) -> None:
