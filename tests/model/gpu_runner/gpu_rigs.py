@@ -18,6 +18,7 @@ from worker_svc.execution.runner import ModelRunner
 from worker_svc.execution.sampler import Sampler
 from worker_svc.execution.sampling_plan import VocabularyPart
 from worker_svc.execution.triton_layers import TritonLayers
+from worker_svc.gpu_backend import Ranks
 from worker_svc.layers.fused import FusedBackend
 from worker_svc.models.decoder import Decoder
 from worker_svc.models.spec import ModelSpec, parse_model_spec
@@ -27,6 +28,7 @@ from worker_svc.weights.loader import load_model
 NUM_SLOTS = 6
 MAX_TOKENS = 80
 NUM_POSITIONS = 128
+ALONE = Ranks(SingleRank())
 
 
 def new_tables() -> SlotTables:
@@ -39,26 +41,26 @@ def new_tables() -> SlotTables:
     )
 
 
-def fused_backend(spec: ModelSpec) -> FusedBackend:
+def fused_backend(spec: ModelSpec, ranks: Ranks) -> FusedBackend:
     """Triton all the way."""
     attention = TritonBackend.create(
-        num_heads=spec.num_heads,
-        num_kv_heads=spec.num_kv_heads,
+        num_heads=spec.num_heads // ranks.group.size,
+        num_kv_heads=max(1, spec.num_kv_heads // ranks.group.size),
         head_dim=spec.head_dim,
         most_rows=NUM_SLOTS,
         device=CPU,
     )
-    return FusedBackend(TritonLayers(SingleRank()), attention)
+    return FusedBackend(TritonLayers(ranks.group, peers=ranks.peers), attention)
 
 
-def load_fused(folder: Path) -> Decoder:
-    """The folder's model through the kernels of GPUs."""
+def load_fused(folder: Path, ranks: Ranks = ALONE) -> Decoder:
+    """The folder's model, or this rank's part of it, through the kernels of GPUs."""
     spec = parse_model_spec(folder / "config.json")
     return load_model(
         folder,
         spec=spec,
-        group=SingleRank(),
-        backend=fused_backend(spec),
+        group=ranks.group,
+        backend=fused_backend(spec, ranks),
         dtype=torch.float32,
         device=CPU,
         num_positions=NUM_POSITIONS,
@@ -66,23 +68,33 @@ def load_fused(folder: Path) -> Decoder:
     )
 
 
-def cache_of(spec: ModelSpec) -> KVCache:
+def cache_of(spec: ModelSpec, *, num_ranks: int = 1) -> KVCache:
     """Zeros."""
     layout = KVLayout.of_model(
-        spec, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, num_ranks=1, dtype=torch.float32
+        spec,
+        num_blocks=NUM_BLOCKS,
+        block_size=BLOCK_SIZE,
+        num_ranks=num_ranks,
+        dtype=torch.float32,
     )
     return KVCache.allocate(layout, device=CPU)
 
 
 class Pair:
-    """Steps go through both runners, each with a cache of its own."""
+    """Steps go through both runners, each with a cache of its own.
 
-    def __init__(self, folder: Path, *, uses_graphs: bool, num_tokenizer_ids: int) -> None:
-        plain, fused = load(folder), load_fused(folder)
+    With `ranks` the one for GPUs is one of several; the CPU's is alone.
+    """
+
+    def __init__(
+        self, folder: Path, *, uses_graphs: bool, num_tokenizer_ids: int, ranks: Ranks = ALONE
+    ) -> None:
+        plain, fused = load(folder), load_fused(folder, ranks)
         spec = plain.spec
         part = VocabularyPart(0, spec.vocab_size, num_tokenizer_ids)
         self.device = ImmediateDevice()
-        self.plain_cache, self.cache = cache_of(spec), cache_of(spec)
+        self.plain_cache = cache_of(spec)
+        self.cache = cache_of(spec, num_ranks=ranks.group.size)
         self.plain = ModelRunner(
             model=plain,
             cache=self.plain_cache,
@@ -92,7 +104,7 @@ class Pair:
         assembly = assemble(
             model=fused,
             cache=self.cache,
-            group=SingleRank(),
+            group=ranks.group,
             device=self.device,
             limits=RunnerLimits(NUM_SLOTS, MAX_TOKENS, num_tokenizer_ids),
             uses_graphs=uses_graphs,

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.model.kernels.conftest import HAS_DEVICE
+from tests.model.mapped_buffers import make_files, map_files
 from tests.model.rank_processes import run_ranks
 from worker_svc.kernels import references
 from worker_svc.kernels.rank_sum import RankBuffers, sum_add_rms_norm
@@ -38,20 +39,9 @@ def inputs(rank: int, launch: int, num_tokens: int) -> tuple[torch.Tensor, ...]:
 
 def run_rank(rank: int, num_ranks: int, folder: Path) -> None:
     """What each process does."""
-    buffers = RankBuffers(
-        addresses=torch.zeros(num_ranks, dtype=torch.int64),
-        rank=rank,
-        num_ranks=num_ranks,
-        num_blocks=NUM_BLOCKS,
-        bytes_per_region=3 * 4 * FEATURES,
+    buffers, _maps = map_files(
+        folder, rank, num_ranks, num_blocks=NUM_BLOCKS, bytes_per_region=3 * 4 * FEATURES
     )
-    maps = [
-        torch.from_file(
-            str(folder / f"buffer-{other}"), shared=True, size=buffers.num_bytes, dtype=torch.uint8
-        )
-        for other in range(num_ranks)
-    ]
-    buffers.addresses.copy_(torch.tensor([memory.data_ptr() for memory in maps]))
     results: list[torch.Tensor] = []
     for launch, (num_tokens, is_two_shot) in enumerate(LAUNCHES):
         part, residual, weight = inputs(rank, launch, num_tokens)
@@ -68,8 +58,7 @@ def run_rank(rank: int, num_ranks: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_all_ranks_have_the_norm_of_the_sum(tmp_path: Path, num_ranks: int) -> None:
-    for rank in range(num_ranks):
-        (tmp_path / f"buffer-{rank}").write_bytes(bytes(1 << 14))
+    make_files(tmp_path, num_ranks)
     run_ranks(num_ranks, run_rank, num_ranks, tmp_path)
     results = [torch.load(tmp_path / f"results-{rank}") for rank in range(num_ranks)]
     for other in results[1:]:
