@@ -68,6 +68,27 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "monitoring.rules.disabled: there is no alert OctavoUp",
     ),
     ({"monitoring": {"rules": {"runbookUrl": "docs"}}}, "monitoring.rules.runbookUrl"),
+    ({"scheduler": {"extraArgs": ["--tls-cert=/x"]}}, "scheduler.extraArgs: --tls-cert=/x"),
+    (
+        {"tls": {"secretName": "t"}, "probes": {"readiness": "grpc"}},
+        "probes.readiness grpc: the kubelet's probe speaks no TLS",
+    ),
+    ({"tls": {"clientCaSecretName": "c"}}, "tls.clientCaSecretName needs tls.secretName"),
+    (
+        {"bench": {"enabled": True}, "apiKeys": {"secretName": "k"}},
+        "client.apiKeySecretName is missing",
+    ),
+    (
+        {
+            "bench": {"enabled": True},
+            "tls": {"secretName": "t", "clientCaSecretName": "c"},
+        },
+        "client.certSecretName is missing",
+    ),
+    ({"bench": {"enabled": True, "args": ["--target=a:1"]}}, "bench.args: --target=a:1"),
+    ({"bench": {"args": ["count"]}}, "bench.args.0"),
+    ({"tracing": {"enabled": True}}, "tracing.endpoint is missing"),
+    ({"tracing": {"sampleRatio": 2}}, "tracing.sampleRatio"),
     ({"route": {"enabled": True}}, "route.parentRefs is missing"),
     ({"route": {"parentRefs": [{"gateway": "g"}]}}, "route.parentRefs.0"),
     ({"route": {"hostnames": ["https://a"]}}, "route.hostnames.0"),

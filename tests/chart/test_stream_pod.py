@@ -14,16 +14,16 @@ from tests.fakes.inference_server import FakeInferenceServer, Refusal
 
 @pytest.fixture
 def command(render: Render) -> list[str]:
-    """What the test pod runs, up to its argument."""
+    """What the test pod runs, up to its flags."""
     [stream] = find(render({}), "Pod")["spec"]["containers"]
-    assert stream["args"] == ["demo-octavo:50051"]
+    assert stream["args"] == ["--target=demo-octavo:50051"]
     assert stream["command"][0] == "python"
     return [sys.executable, *stream["command"][1:]]
 
 
 def run(command: list[str], target: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command, target], capture_output=True, text=True, check=False, timeout=60
+        [*command, f"--target={target}"], capture_output=True, text=True, check=False, timeout=60
     )
 
 

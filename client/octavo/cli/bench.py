@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from octavo.channel import DEFAULT_TARGET, checked_target
 from octavo.cli.answer import note
 from octavo.cli.bench_flags import OBJECTIVES, add_load_flags
 from octavo.cli.service_flags import add_service_flags, api_key_from, tls_files_from
-from octavo.errors import MissingExtra, OctavoError
+from octavo.errors import MissingExtra, OctavoError, Unavailable
 from octavo.v1 import inference_pb2 as api
 
+_LOOK_INTERVAL_S = 1.0
 _EPILOG = """\
 --rate sends each request at its own random time, whatever became of those before (open loop): what
 many independent users do. --clients keeps so many requests open (closed loop): a slow service then
@@ -58,12 +60,24 @@ def _run(arguments: argparse.Namespace) -> int:
     if (arguments.plots or arguments.report) and not find_spec("matplotlib"):
         raise MissingExtra("--plots and --report need matplotlib: pip install 'octavo[bench]'")
     access = _access(arguments)
-    info = describe(access)
+    info = _described(access, wait_s=arguments.wait)
     began = dt.datetime.now(dt.UTC)
     result = _measured(arguments, access, info, began)
     print(result.as_text())
     _write(result, arguments)
     return 0 if result.summary.num_completed else 1
+
+
+def _described(access: Access, *, wait_s: float) -> api.GetModelInfoResponse:
+    """What is served; asks again until the service answers, for so long. Raises ServiceError."""
+    ends_at = time.monotonic() + wait_s
+    while True:
+        try:
+            return describe(access)
+        except Unavailable:
+            if time.monotonic() >= ends_at:
+                raise
+        time.sleep(_LOOK_INTERVAL_S)
 
 
 def _measured(

@@ -39,6 +39,9 @@ def add_load_flags(load: argparse._ArgumentGroup) -> None:
         "--timeout", type=_positive, default=600.0, metavar="SECONDS", help="of each request"
     )
     load.add_argument(
+        "--wait", type=_natural, default=0, metavar="SECONDS", help="for the service to be there"
+    )
+    load.add_argument(
         "--goodput",
         nargs="+",
         type=_objective,

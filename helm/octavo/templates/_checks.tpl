@@ -20,7 +20,7 @@
 {{- if and .Values.model.tokenSecret.name (include "octavo.hasModelVolume" .) -}}
 {{- fail "model.tokenSecret.name is for the init container, which a model volume leaves out: unset one" -}}
 {{- end -}}
-{{- $owned := list "model" "run-dir" "device" "tensor-parallel-size" "served-model-name" "replica" "workers" "frontends" "host" "port" "metrics-host" "metrics-port" "admin-port" "drain-limit" -}}
+{{- $owned := list "model" "run-dir" "device" "tensor-parallel-size" "served-model-name" "replica" "workers" "frontends" "host" "port" "metrics-host" "metrics-port" "admin-port" "drain-limit" "tls-cert" "tls-key" "tls-client-ca" "api-keys-file" "tracing" -}}
 {{- $shared := list "max-model-len" "block-size" "num-kv-blocks" "max-num-seqs" "max-num-batched-tokens" -}}
 {{- $lists := dict "engineArgs" .Values.engineArgs "scheduler.extraArgs" .Values.scheduler.extraArgs "worker.extraArgs" .Values.worker.extraArgs -}}
 {{- range $field, $flags := $lists -}}
@@ -58,6 +58,28 @@
 {{- if and (eq .Values.autoscaling.kind "keda") (not .Values.autoscaling.keda.serverAddress) -}}
 {{- fail "autoscaling.keda.serverAddress is missing: the address of Prometheus" -}}
 {{- end -}}
+{{- end -}}
+{{- if and .Values.tls.secretName (eq .Values.probes.readiness "grpc") -}}
+{{- fail "probes.readiness grpc: the kubelet's probe speaks no TLS, which tls.secretName turns on: use http" -}}
+{{- end -}}
+{{- if and .Values.tls.clientCaSecretName (not .Values.tls.secretName) -}}
+{{- fail "tls.clientCaSecretName needs tls.secretName: only a port with TLS asks for certificates" -}}
+{{- end -}}
+{{- if .Values.bench.enabled -}}
+{{- if and .Values.apiKeys.secretName (not .Values.client.apiKeySecretName) -}}
+{{- fail "client.apiKeySecretName is missing: the bench job must show a key, which apiKeys.secretName asks for" -}}
+{{- end -}}
+{{- if and .Values.tls.clientCaSecretName (not .Values.client.certSecretName) -}}
+{{- fail "client.certSecretName is missing: the bench job must show a certificate, which tls.clientCaSecretName asks for" -}}
+{{- end -}}
+{{- range $flag := .Values.bench.args -}}
+{{- if has (regexFind "[a-z][a-z-]*" $flag) (list "target" "tls" "tls-ca" "tls-cert" "tls-key" "api-key-file" "wait") -}}
+{{- fail (printf "bench.args: %s is set by the chart from another value" $flag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.tracing.enabled (not .Values.tracing.endpoint) -}}
+{{- fail "tracing.endpoint is missing: the OTLP endpoint of a collector" -}}
 {{- end -}}
 {{- if and .Values.route.enabled (not .Values.route.parentRefs) -}}
 {{- fail "route.parentRefs is missing: name at least one gateway" -}}

@@ -72,6 +72,9 @@ capabilities:
   image: {reference: {{ .reference | quote }}, pullPolicy: {{ .pullPolicy }}}
 {{- end }}
 {{- end }}
+{{- with include "octavo.securityVolumes" . }}
+{{- . }}
+{{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}

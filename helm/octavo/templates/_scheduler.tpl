@@ -17,6 +17,19 @@ args:
   - --metrics-port={{ .Values.ports.metrics }}
   - --admin-port={{ .Values.ports.admin }}
   - --drain-limit={{ .Values.drain.limitSeconds }}
+  {{- if .Values.tls.secretName }}
+  - --tls-cert=/etc/octavo/tls/tls.crt
+  - --tls-key=/etc/octavo/tls/tls.key
+  {{- end }}
+  {{- if .Values.tls.clientCaSecretName }}
+  - --tls-client-ca=/etc/octavo/client-ca/ca.crt
+  {{- end }}
+  {{- if .Values.apiKeys.secretName }}
+  - --api-keys-file=/etc/octavo/api-keys/{{ .Values.apiKeys.key }}
+  {{- end }}
+  {{- if .Values.tracing.enabled }}
+  - --tracing
+  {{- end }}
   {{- with .Values.scheduler.extraArgs }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -24,6 +37,12 @@ env:
   - name: POD_NAME
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
   {{- include "octavo.environment" . | nindent 2 }}
+  {{- if .Values.tracing.enabled }}
+  - {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ .Values.tracing.endpoint | quote }}}
+  - {name: OTEL_EXPORTER_OTLP_PROTOCOL, value: {{ .Values.tracing.protocol }}}
+  - {name: OTEL_TRACES_SAMPLER, value: parentbased_traceidratio}
+  - {name: OTEL_TRACES_SAMPLER_ARG, value: {{ .Values.tracing.sampleRatio | quote }}}
+  {{- end }}
   {{- with .Values.scheduler.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -64,6 +83,7 @@ resources:
   {{- toYaml .Values.scheduler.resources | nindent 2 }}
 volumeMounts:
   {{- include "octavo.mounts" . | nindent 2 }}
+  {{- include "octavo.securityMounts" . | nindent 2 }}
   {{- with .Values.scheduler.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from array import array
 from collections.abc import Iterator
 from itertools import pairwise
@@ -158,6 +159,16 @@ def test_requests_that_can_never_fit_are_not_sent(
     assert main(["bench", "--target", service.target, *SMALL[:2], "--output-tokens", "4000"]) == 1
     assert "takes 2048: use --workload fixed with shorter ones" in capsys.readouterr().err
     assert service.wanted == []
+
+
+def test_waits_for_a_service_that_is_not_there_yet(tmp_path: Path) -> None:
+    with CountingService() as service:
+        service.fall()
+        rising = threading.Timer(1.5, service.rise)
+        rising.start()
+        run(service, tmp_path, "--count", "1", "--wait", "60")
+        rising.join()
+    assert len(service.wanted) == 1
 
 
 def test_no_service_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
