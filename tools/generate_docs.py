@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "client")]
 from scheduler_svc.config import ServiceConfig, flag_name  # noqa: E402 - needs the path above
 from scheduler_svc.metrics.catalog import CATALOG, MetricSpec  # noqa: E402
 from scheduler_svc.metrics.exporter import PREFIX  # noqa: E402
+from tools.api_page import api_page  # noqa: E402
 from tools.chart_values import with_values_table  # noqa: E402
 from tools.dashboard_pages import OVERVIEW, REPLICA  # noqa: E402
 from tools.dashboards import grafana_json  # noqa: E402
@@ -112,6 +113,7 @@ def chart_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/api.md": api_page,
     "docs/configuration.md": configuration_page,
     "docs/metrics.md": metrics_page,
     "helm/octavo/README.md": chart_page,

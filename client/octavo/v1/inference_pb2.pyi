@@ -1097,7 +1097,9 @@ Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
 
 @_typing.final
 class Truncation(_message.Message):
-    """How a prompt that is too long is cut."""
+    """How a prompt that is too long is cut. Special tokens that the tokenizer puts around a text stay, and count; those that a
+    chat template wrote are cut as they come.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1381,7 +1383,9 @@ class SamplingParams(_message.Message):
     temperature: _builtins.float
     """Divides the logits; 0 (and anything below 1e-5) is greedy. Range: 0 to 100. Default: 1."""
     top_k: _builtins.int
-    """Keeps the k most likely tokens; 0 and -1 switch it off, larger than the vocabulary is off as well. Default: 0."""
+    """Keeps the k most likely tokens; 0 and -1 switch it off, larger than the vocabulary is off as well. Range: -1 and above.
+    Default: 0.
+    """
     top_p: _builtins.float
     """Keeps the smallest set of tokens whose probability reaches p; the token that crosses the border is kept, so 0 keeps
     one token and 1 is exactly off. Range: 0 to 1. Default: 1.
@@ -1492,7 +1496,7 @@ class StoppingParams(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     TIME_LIMIT_S_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Most tokens to generate for an output, at least 1. Clamped to what fits after the prompt; StreamStart.max_tokens
+    """Most tokens to generate for an output. Range: 1 and above. Clamped to what fits after the prompt; StreamStart.max_tokens
     reports the effective value. Default: as many as fit.
     """
     min_tokens: _builtins.int
@@ -1589,7 +1593,10 @@ class OutputParams(_message.Message):
     Default: false.
     """
     parse_tool_calls: _builtins.bool
-    """Sends the function calls in the model's answer as tool_calls, apart from the text. Default: false."""
+    """Sends the function calls in the model's answer (<tool_call>, JSON with name and arguments, </tool_call>) as tool_calls,
+    apart from the text. A call is sent when it is whole; what turns out to be none stays text, with nothing lost.
+    Default: false.
+    """
     @_builtins.property
     def logprob_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids whose log probability is sent with each token as well, each 0 to vocabulary size - 1. At most 128. Needs

@@ -1,10 +1,14 @@
 """The examples that users copy run as they stand, against an echo service."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from google.protobuf import json_format, message_factory
+
+from octavo.v1 import inference_pb2
 from tests.fakes.inference_server import FakeInferenceServer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,3 +63,14 @@ def test_the_other_languages_ask_for_what_the_contract_has() -> None:
     for name in ("Generate", "GenerateUnary", "GetModelInfo"):
         assert f"octavo.v1.InferenceService/{name}" in shell
     assert subprocess.run(["bash", "-n", EXAMPLES / "grpcurl.sh"], check=False).returncode == 0
+
+
+def test_every_call_of_the_contract_has_an_example_that_is_a_request_of_it() -> None:
+    requests = json.loads((EXAMPLES / "requests.json").read_text(encoding="utf-8"))
+    methods = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].methods_by_name
+    assert set(requests) == set(methods)
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name, request in requests.items():
+        kind = message_factory.GetMessageClass(methods[name].input_type)
+        json_format.ParseDict(request, kind())
+        assert f"octavo.v1.InferenceService/{name}\n" in page
