@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.cli.main import main
-from tests.chart.conftest import Manifest, Render
+from tests.chart.conftest import Render
 from tests.chart.local_pod import LocalContainer, LocalPod
 from tests.chart.manifests import container, find, pod, volumes
 from tests.chart.rehearsed_pod import pod_ports
@@ -83,25 +85,32 @@ def test_other_flags_of_the_bench_job_make_another_job(render: Render) -> None:
 
 
 @pytest.fixture
-def secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Path]:
+def place() -> Iterator[Path]:
+    """A folder with a path short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="pod-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def secrets(place: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Path]:
     """Folders as the kubelet would mount them, by the names of volumes; and the tester's key."""
-    folders = {name: tmp_path / name for name in ("tls", "client-ca", "api-keys", "ca", "cert")}
+    folders = {name: place / name for name in ("tls", "client-ca", "api-keys", "ca", "cert")}
     for folder in folders.values():
         folder.mkdir()
-    authority, clients = (make_authority(tmp_path, name) for name in ("authority", "clients"))
-    for folder, signed_by in (("tls", authority), ("cert", clients)):
-        pair = make_certificate(tmp_path, folder, signed_by=signed_by)
-        (folders[folder] / "tls.crt").write_bytes(pair.certificate.read_bytes())
-        (folders[folder] / "tls.key").write_bytes(pair.key.read_bytes())
+    authority, clients = (make_authority(place, name) for name in ("authority", "clients"))
+    for name, signed_by in (("tls", authority), ("cert", clients)):
+        pair = make_certificate(place, name, signed_by=signed_by)
+        (folders[name] / "tls.crt").write_bytes(pair.certificate.read_bytes())
+        (folders[name] / "tls.key").write_bytes(pair.key.read_bytes())
     (folders["ca"] / "ca.crt").write_bytes(authority.certificate.read_bytes())
     (folders["client-ca"] / "ca.crt").write_bytes(clients.certificate.read_bytes())
-    assert main(["keys", "new", "--tenant", "tester", "--key-file", str(tmp_path / "key")]) == 0
+    assert main(["keys", "new", "--tenant", "tester", "--key-file", str(place / "key")]) == 0
     (folders["api-keys"] / "keys.jsonl").write_text(capsys.readouterr().out)
-    return {**folders, "key": tmp_path / "key"}
+    return {**folders, "key": place / "key"}
 
 
 def run_client(
-    manifest: Manifest, spec: dict[str, Any], secrets: dict[str, Path], *, with_key: bool
+    spec: dict[str, Any], secrets: dict[str, Path], *, with_key: bool
 ) -> subprocess.CompletedProcess[str]:
     """A client container's command at a pod on this machine."""
     one = LocalContainer(spec, secrets["tls"].parent)
@@ -121,7 +130,7 @@ def run_client(
 
 
 def test_the_charts_clients_pass_the_charts_secured_port(
-    render: Render, secrets: dict[str, Path], tmp_path: Path
+    render: Render, secrets: dict[str, Path], place: Path
 ) -> None:
     """`helm test` and the bench job with key and certificate; without the key, neither."""
     values = {
@@ -134,20 +143,19 @@ def test_the_charts_clients_pass_the_charts_secured_port(
         },
     }
     manifests = render(values)
-    make_tiny_checkpoint(tmp_path / "model/tiny", family="qwen3")
-    served = LocalPod(pod(manifests), tmp_path)
+    make_tiny_checkpoint(place / "model/tiny", family="qwen3")
+    served = LocalPod(pod(manifests), place)
     try:
         served.start()
         served.wait_ready()
-        test_pod, job = find(manifests, "Pod"), find(manifests, "Job")
-        [stream] = test_pod["spec"]["containers"]
-        [bench] = job["spec"]["template"]["spec"]["containers"]
-        done = run_client(test_pod, stream, secrets, with_key=True)
+        [stream] = find(manifests, "Pod")["spec"]["containers"]
+        [bench] = find(manifests, "Job")["spec"]["template"]["spec"]["containers"]
+        done = run_client(stream, secrets, with_key=True)
         assert done.returncode == 0, done.stderr
-        measured = run_client(job, bench, secrets, with_key=True)
+        measured = run_client(bench, secrets, with_key=True)
         assert measured.returncode == 0, measured.stderr
         assert "4 of 4 completed" in measured.stdout
-        refused = run_client(test_pod, stream, secrets, with_key=False)
+        refused = run_client(stream, secrets, with_key=False)
         assert refused.returncode != 0
         assert "no API key came with the call" in refused.stderr
     finally:
