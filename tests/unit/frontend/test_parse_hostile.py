@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 from typing import Any
 
 from hypothesis import given
@@ -13,6 +14,7 @@ from octavo.v1 import inference_pb2 as api
 from scheduler_svc.frontend.errors import InvalidRequest, ModelUnknown
 from scheduler_svc.frontend.model import ServedModel
 from scheduler_svc.frontend.request import ParsedRequest
+from tests.fakes.hostile_messages import HostileMessages, make_sound
 from tests.unit.frontend.parsing import LIMITS, parse
 
 INT32 = st.one_of(
@@ -162,3 +164,25 @@ def test_random_bytes_that_are_a_message_are_handled(model: ServedModel, data: b
         generation.ParseFromString(data)
     with contextlib.suppress(InvalidRequest, ModelUnknown):
         check_in_range(parse(model, generation))
+
+
+def test_random_messages_of_the_whole_contract_are_valid_or_refused_with_reasons(
+    model: ServedModel,
+) -> None:
+    """Made from the descriptors: a new field is in them from its first day on."""
+    hostile, draw = HostileMessages(0), random.Random(0)
+    num_valid = 0
+    for number in range(1500):
+        generation = hostile.message(api.Generation.DESCRIPTOR)
+        resume = hostile.message(api.Resume.DESCRIPTOR) if number % 3 == 0 else None
+        assert isinstance(generation, api.Generation)
+        assert resume is None or isinstance(resume, api.Resume)
+        if number % 2:
+            make_sound(generation, draw)
+        outcome = outcome_of(model, generation, resume)
+        if isinstance(outcome, ParsedRequest):
+            check_in_range(outcome)
+            num_valid += 1
+        elif isinstance(outcome, InvalidRequest):
+            assert all(one.field and one.rule for one in outcome.violations)
+    assert 100 < num_valid < 1400

@@ -241,3 +241,46 @@ def test_end_of_thinking_and_stop_words_split_over_real_tokens(
         assert stop in completed
         one_less = tokenizer.decode(ids[: received.stop.num_tokens - 1], skip_special_tokens=False)
         assert stop not in one_less
+
+
+@given(ids=st.lists(st.integers(0, 49_151), min_size=1, max_size=30), data=st.data())
+def test_a_stop_cut_out_of_random_tokens_ends_them_at_its_first_end(
+    smollm2: Tokenizer, ids: list[int], data: st.DataObject
+) -> None:
+    whole = smollm2.decode(ids, skip_special_tokens=False)
+    begin = data.draw(st.integers(0, max(0, len(whole) - 1)))
+    stops = [whole[begin : begin + data.draw(st.integers(1, 12))] or "x", "never there"]
+    detokenizer = smollm2.detokenizer([], skip_special_tokens=False)
+    received = receive(TextStream(detokenizer, StopMatcher(stops)), ids)
+    if stops[0] not in whole:
+        assert received == Received(text=whole, num_tokens=len(ids))
+        return
+    assert received.text == whole[: whole.index(stops[0])]
+    assert received.stop is not None
+    assert received.stop.stop_string == stops[0]
+    assert received.num_tokens == received.stop.num_tokens
+
+
+@given(ids=st.lists(st.integers(0, 49_151), min_size=1, max_size=20), data=st.data())
+def test_what_is_held_of_random_tokens_is_the_beginning_of_a_stop_or_half_a_character(
+    smollm2: Tokenizer, ids: list[int], data: st.DataObject
+) -> None:
+    whole = smollm2.decode(ids, skip_special_tokens=False)
+    place = data.draw(st.integers(0, max(0, len(whole) - 1)))
+    stop = whole[place : place + 6] + "\u2603"  # its beginning is there, its end never is
+    detokenizer = smollm2.detokenizer([], skip_special_tokens=False)
+    stream = TextStream(detokenizer, StopMatcher([stop]))
+    shown, num_shown = "", 0
+    for number, token_id in enumerate(ids, start=1):
+        delta = stream.push([token_id])
+        shown, num_shown = shown + delta.text, num_shown + delta.num_released_tokens
+        assert whole.startswith(shown)
+        if num_shown == number:
+            continue
+        # the first token that waits does so because of what its own text may become
+        so_far = smollm2.decode(ids[:number], skip_special_tokens=False)
+        one_more = smollm2.decode(ids[: num_shown + 1], skip_special_tokens=False)
+        held = so_far[len(shown) :]
+        reach = len(one_more) - len(shown)
+        ends = [held[at:].rstrip("\ufffd") for at in range(reach)]
+        assert any(end and stop.startswith(end) for end in ends) or one_more.endswith("\ufffd")
