@@ -20,6 +20,7 @@ from worker_svc.plan_columns import (
     read_plan,
     require,
 )
+from worker_svc.slot_rules import SlotRules
 from worker_svc.slot_sampling import SlotSampling
 
 _NO_ROWS = np.zeros(0, np.int32)
@@ -90,10 +91,12 @@ class ResidentBatch:
         self._states = _SlotStates.empty(limits.max_num_seqs)
         self._tables = np.zeros((limits.max_num_seqs, limits.max_blocks_per_slot), np.int32)
         self._sampling = SlotSampling(limits.max_num_seqs)
+        self._rules: dict[int, SlotRules] = {}  # by slot, of those that have some
         self._steady: _SteadyRows | None = None
 
     def clear(self) -> None:
         """Forgets all slots: a new epoch begins."""
+        self._rules.clear()
         self._states = _SlotStates.empty(self._limits.max_num_seqs)
         self._steady = None
 
@@ -115,6 +118,7 @@ class ResidentBatch:
             self._tables[start.slot] = 0
         self._fill_tables(columns.blocks)
         self._sampling.set(columns.starts)
+        self._set_rules(columns)
         step = self._step(columns, rows)
         self._steady = None
         if columns.num_steady_rows == columns.slots.size:
@@ -176,6 +180,19 @@ class ResidentBatch:
         if blocks.slots.size:
             self._tables[blocks.slots, blocks.indexes] = blocks.ids
 
+    def _set_rules(self, columns: PlanColumns) -> None:
+        for start, rules in zip(columns.starts, columns.rules, strict=True):
+            self._rules.pop(start.slot, None)
+            if rules is not None:
+                self._rules[start.slot] = rules
+
+    def _row_rules(self, slots: Int32s) -> dict[int, SlotRules]:
+        if not self._rules:
+            return {}
+        return {
+            row: self._rules[slot] for row, slot in enumerate(slots.tolist()) if slot in self._rules
+        }
+
     def _step(self, columns: PlanColumns, rows: _Rows) -> BatchStep:
         """A copy of all that the step needs: later plans may change the slots before it runs."""
         num_steady_rows, blocks = columns.num_steady_rows, columns.blocks
@@ -190,6 +207,7 @@ class ResidentBatch:
             block_table=self._tables[columns.slots, :width],
             sampling=self._sampling.rows(columns.slots),
             new_blocks=NewBlocks(blocks.slots, blocks.indexes, blocks.ids),
+            rules=self._row_rules(columns.slots),
         )
 
 

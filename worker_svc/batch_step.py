@@ -4,11 +4,17 @@ A *row* is a slot's part in the step. Every column of rows has the same length a
 R rows, T tokens of all rows, S rows that sample, W blocks in the widest table, M rows with a mask.
 """
 
-from dataclasses import dataclass
-from typing import Self, TypeAlias
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:  # rules are made of these columns
+    from worker_svc.slot_rules import SlotRules
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
 UInt64s: TypeAlias = npt.NDArray[np.uint64]
@@ -96,6 +102,20 @@ class BatchStep:
     sampling: SamplingColumns
     masks: TokenMasks | None = None
     new_blocks: NewBlocks | None = None
+    rules: Mapping[int, SlotRules] = field(default_factory=dict)
+    """By row, of those rows whose slot has some. A start's value is the same in all its steps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRecords:
+    """What is told of tokens beside their ids, as StepResult's columns of these names say."""
+
+    token_records: bytes = b""
+    prompt_records: bytes = b""
+    pooled: bytes = b""
+
+
+NO_RECORDS = StepRecords()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,3 +124,4 @@ class SampledRows:
 
     tokens: Int32s  # [S] 0 where failed
     failed: Booleans  # [S] the row's logits were not numbers, or no id was allowed
+    records: StepRecords = NO_RECORDS

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from octavo.internal.v1 import step_pb2
 from worker_svc.batch_step import Booleans, Int32s
+from worker_svc.slot_rules import RulesFault, SlotRules, read_rules
 
 _INT32_MAX = 2**31 - 1
 
@@ -74,6 +75,7 @@ class PlanColumns:
     chunks: ChunkColumns
     blocks: BlockColumns
     starts: tuple[step_pb2.SlotStart, ...]  # [K]
+    rules: tuple[SlotRules | None, ...]  # [K]
     awaits_mask_rows: Int32s
     checksum: int
 
@@ -87,6 +89,7 @@ def read_plan(plan: step_pb2.StepPlan, *, limits: BatchLimits) -> PlanColumns:
     chunks = _read_chunks(plan, slots, limits=limits)
     num_steady_rows = slots.size - chunks.slots.size
     num_tokens = num_steady_rows + chunks.tokens.size
+    starts = _read_starts(plan, limits=limits)
     require(
         num_tokens <= limits.max_num_batched_tokens,
         "chunk_tokens",
@@ -97,7 +100,8 @@ def read_plan(plan: step_pb2.StepPlan, *, limits: BatchLimits) -> PlanColumns:
         num_steady_rows=num_steady_rows,
         chunks=chunks,
         blocks=read_blocks(plan, limits=limits),
-        starts=_read_starts(plan, limits=limits),
+        starts=starts,
+        rules=tuple(_rules_of(start, limits=limits) for start in starts),
         awaits_mask_rows=_read_awaits_mask_rows(plan, chunks.samples, num_steady_rows),
         checksum=plan.position_checksum,
     )
@@ -201,12 +205,18 @@ def _read_starts(plan: step_pb2.StepPlan, *, limits: BatchLimits) -> tuple[step_
     return starts
 
 
+def _rules_of(start: step_pb2.SlotStart, *, limits: BatchLimits) -> SlotRules | None:
+    try:
+        return read_rules(start, vocab_size=limits.vocab_size)
+    except RulesFault as fault:
+        raise ProtocolFault(f"starts.{fault.field}", fault.rule) from fault
+
+
 def _check_start(start: step_pb2.SlotStart, *, limits: BatchLimits) -> None:
     last = limits.max_num_seqs - 1
     require(start.slot <= last, "starts.slot", f"slots go from 0 to {last}")
     require(1 <= start.generation <= _INT32_MAX, "starts.generation", "counts from 1, as int32")
     require(start.min_position <= _INT32_MAX, "starts.min_position", "must fit int32")
-    require(not start.history, "starts.history", "is empty while no penalty needs it")
     ids = start.stop_token_ids
     is_in_range = not ids or (min(ids) >= 0 and max(ids) < limits.vocab_size)
     require(is_in_range, "starts.stop_token_ids", f"ids go from 0 to {limits.vocab_size - 1}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.internal.v1 import step_pb2
 from worker_svc.batch import PlannedStep, with_masks
-from worker_svc.batch_step import BatchStep, Int32s
+from worker_svc.batch_step import NO_RECORDS, BatchStep, Int32s
 from worker_svc.channel import RankChannel
 from worker_svc.channel_events import EpochId
 from worker_svc.plan_columns import require
@@ -125,6 +125,11 @@ def result_of(number: int, sampling_rows: Int32s, outcome: StepOutcome) -> step_
         stall_us=min(timing.stall_us, _UINT32_MAX),
         queued_us=min(timing.queued_us, _UINT32_MAX),
     )
+    records = outcome.rows.records
+    if records is not NO_RECORDS:
+        result.token_records = records.token_records
+        result.prompt_records = records.prompt_records
+        result.pooled = records.pooled
     if failed.any():
         result.token_counts = (~failed).astype("<i4").tobytes()
         result.failed_rows = sampling_rows[failed].astype("<i4").tobytes()

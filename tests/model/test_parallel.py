@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from tests.fakes.checkpoints import TinyModel, make_tiny_checkpoint
+from tests.fakes.plan_writer import int32s
 from tests.model.rank_processes import run_ranks
 from tests.model.rigs import Rig, Row, load, random_tokens
+from tests.model.wishes import rules
 from worker_svc.batch_step import SamplingColumns, TokenMasks
 from worker_svc.models.errors import ParallelSizeError
 from worker_svc.parallel.gloo import GlooGroup
@@ -66,7 +68,52 @@ def outcome(folder: Path, group: ParallelGroup | None = None) -> dict[str, np.nd
         steps.append(replace(rig.step(rows, sampling()), masks=masks()))
     sampled = [rig.runner.execute(step) for step in steps]
     assert not any(rows.failed.any() for rows in sampled)
-    return {"logits": logits.numpy(), "tokens": np.stack([rows.tokens for rows in sampled])}
+    return {
+        "logits": logits.numpy(),
+        "tokens": np.stack([rows.tokens for rows in sampled]),
+        **ruled_outcome(folder, group),
+    }
+
+
+def ruled_outcome(folder: Path, group: ParallelGroup | None) -> dict[str, np.ndarray]:
+    """Tokens under rules that change logits on every rank's part, and what is told of them."""
+    rig = Rig(load(folder, group=group), group=group, num_tokenizer_ids=259)
+    told = {"has_logprobs": True, "num_top_logprobs": 3}
+    wanted = [
+        rules(history=PROMPTS[0], num_prompt_tokens=1, frequency_penalty=1.5, **told),
+        rules(history=PROMPTS[1], num_prompt_tokens=16, repetition_penalty=1.5, **told),
+        rules(bias={3: 4.0, 100: 5.0, 258: 6.0}, logprob_token_ids=int32s((3, 258)), **told),
+        rules(history=PROMPTS[3], bad_sequences=[[5], [200], [PROMPTS[3][-1], 7]], **told),
+        rules(allowed=[4, 90, 150, 220, 250], **told),
+        rules(
+            history=PROMPTS[5],
+            num_prompt_tokens=33,
+            start={"prompt_records_from": 9, "num_prompt_top_logprobs": 2, "pooling": 2},
+        ),
+    ]
+    sampled = []
+    for at in range(4):
+        rows = [
+            Row(slot, 0 if at == 0 else len(prompt) + at - 1, prompt if at == 0 else None)
+            for slot, prompt in enumerate(PROMPTS[: 6 if at == 0 else 5])
+        ]
+        chosen = dict(enumerate(wanted[: len(rows)]))
+        step = replace(rig.step(rows, first_rows(sampling(), len(rows))), rules=chosen)
+        sampled.append(rig.runner.execute(step))
+    records = [
+        one.records.token_records + one.records.prompt_records + one.records.pooled
+        for one in sampled
+    ]
+    return {
+        "ruled_tokens": np.concatenate([rows.tokens for rows in sampled]),
+        "records": np.frombuffer(b"".join(records), np.int32),
+    }
+
+
+def first_rows(columns: SamplingColumns, count: int) -> SamplingColumns:
+    return SamplingColumns(
+        *(getattr(columns, name)[:count] for name in SamplingColumns.__dataclass_fields__)
+    )
 
 
 def run_rank(rank: int, size: int, folder: Path) -> None:
@@ -103,7 +150,17 @@ def test_many_ranks_compute_what_one_does(folder: Path, size: int, name: str) ->
     assert np.abs(logits[:, :vocab_size] - expected["logits"]).max() < 1e-4
     for rank in ranks:
         assert (rank["tokens"] == expected["tokens"]).all()
+        assert (rank["ruled_tokens"] == expected["ruled_tokens"]).all()
+        assert_same_words(rank["records"], expected["records"])
     assert len(np.unique(expected["tokens"])) > 12
+
+
+def assert_same_words(found: np.ndarray, expected: np.ndarray) -> None:
+    """Integers are equal, numbers nearly."""
+    assert found.size == expected.size > 0
+    is_close = np.isclose(found.view(np.float32), expected.view(np.float32), atol=1e-4, rtol=1e-3)
+    is_number = np.abs(expected) > 1 << 20  # ids and ranks are small
+    assert (np.where(is_number, is_close, found == expected)).all()
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,23 @@
 """Rows of sampling wishes against given logits, without a model. Knows no test."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from octavo.internal.v1 import step_pb2
+from tests.fakes.plan_writer import int32s
 from tests.model.rigs import CPU
 from worker_svc.batch_step import BatchStep, SamplingColumns, TokenMasks
 from worker_svc.execution.filters import kept_ids
+from worker_svc.execution.logit_edits import SlotHistories, edit_logits
 from worker_svc.execution.sampler import Choice, Sampler
 from worker_svc.execution.sampling_plan import VocabularyPart, plan_sampling
 from worker_svc.execution.sampling_reference import ReferenceSampling
 from worker_svc.parallel.group import SingleRank
+from worker_svc.slot_rules import SlotRules, read_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +32,12 @@ class Wish:
     min_p: float = 0.0
     min_position: int = 0
     stop_ids: tuple[int, ...] = ()
+    rules: SlotRules | None = None
 
     def reference(self) -> ReferenceSampling:
         early = self.position < self.min_position
         return ReferenceSampling(
+            **reference_rules(self.rules),
             seed=self.seed,
             position=self.position,
             temperature=self.temperature,
@@ -65,7 +72,59 @@ def step_of(wishes: Sequence[Wish], masks: TokenMasks | None = None) -> BatchSte
             stop_ids=stop_ids,
         ),
         masks=masks,
+        rules={row: wish.rules for row, wish in enumerate(wishes) if wish.rules is not None},
     )
+
+
+def rules(
+    *,
+    history: Sequence[int] = (),
+    num_prompt_tokens: int = 0,
+    bias: Mapping[int, float] | None = None,
+    allowed: Sequence[int] = (),
+    bad_sequences: Sequence[Sequence[int]] = (),
+    vocab_size: int = 300,
+    start: Mapping[str, Any] | None = None,
+    **sampling: Any,
+) -> SlotRules:
+    """What a slot's start asks for, through the message."""
+    shifts = dict(sorted((bias or {}).items()))
+    message = step_pb2.SlotStart(
+        num_prompt_tokens=num_prompt_tokens,
+        history=int32s(history),
+        sampling=step_pb2.Sampling(
+            logit_bias_ids=int32s(shifts),
+            logit_bias_values=np.array(list(shifts.values()), np.float32).tobytes(),
+            allowed_token_ids=int32s(sorted(allowed)),
+            bad_sequence_tokens=int32s(token for one in bad_sequences for token in one),
+            bad_sequence_lengths=int32s(len(one) for one in bad_sequences),
+            **sampling,
+        ),
+        **(start or {}),
+    )
+    made = read_rules(message, vocab_size=vocab_size)
+    assert made is not None
+    return made
+
+
+def reference_rules(given: SlotRules | None) -> dict[str, Any]:
+    """The same for the reference."""
+    if given is None:
+        return {}
+    allowed = None
+    if given.allowed_words.size:
+        bits = np.unpackbits(given.allowed_words.view(np.uint8), bitorder="little")
+        allowed = frozenset(np.flatnonzero(bits).tolist())
+    return {
+        "history": tuple(given.history.tolist()),
+        "num_prompt_tokens": given.num_prompt_tokens,
+        "repetition_penalty": given.repetition_penalty,
+        "frequency_penalty": given.frequency_penalty,
+        "presence_penalty": given.presence_penalty,
+        "bias": dict(zip(given.bias_ids.tolist(), given.bias_values.tolist(), strict=True)),
+        "allowed": allowed,
+        "bad_sequences": tuple(tuple(one.tolist()) for one in given.bad_sequences),
+    }
 
 
 def choose(
@@ -79,8 +138,10 @@ def choose(
     part = VocabularyPart(
         first_id=0, num_ids=num_ids, num_tokenizer_ids=num_tokenizer_ids or num_ids
     )
-    plan = plan_sampling(step_of(wishes, masks), part, device=CPU)
-    return Sampler(part=part, group=SingleRank()).sample(logits.clone(), plan)
+    step, logits = step_of(wishes, masks), logits.clone()
+    edit_logits(logits, step, SlotHistories(), first_id=0)
+    plan = plan_sampling(step, part, device=CPU)
+    return Sampler(part=part, group=SingleRank()).sample(logits, plan)
 
 
 def tokens_of(logits: torch.Tensor, wishes: Sequence[Wish]) -> list[int]:

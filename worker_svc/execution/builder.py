@@ -85,6 +85,15 @@ def build_batch(step: BatchStep, *, last_tokens: torch.Tensor, block_size: int) 
     )
 
 
+def first_indexes(step: BatchStep) -> _Indexes:
+    """[R]: where each row's first token is among the tokens of `build_batch`."""
+    order = _row_order(step)
+    lengths = step.num_tokens[order].astype(np.int64)
+    firsts = np.empty(order.shape[0], np.int64)
+    firsts[order] = np.cumsum(lengths) - lengths
+    return firsts
+
+
 def _check_range(column: str, values: npt.NDArray[np.int32], low: int, end: int) -> None:
     if values.size and (int(values.min()) < low or int(values.max()) >= end):
         raise InvalidStepError(column, f"must lie within {low}..{end - 1}")

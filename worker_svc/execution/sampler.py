@@ -31,7 +31,7 @@ class Sampler:
 
     def __init__(self, *, part: VocabularyPart, group: ParallelGroup) -> None:
         self.part = part
-        self._group = group
+        self.group = group
 
     def sample(self, logits: torch.Tensor, plan: SamplingPlan) -> Choice:
         """[S, P] of any float type -> the choice. Overwrites float32 logits."""
@@ -60,10 +60,10 @@ class Sampler:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Values and ids [n], the best over all ranks."""
         values, ids = _best(_picked(logits, rows), rows, first_id=self.part.first_id)
-        if self._group.size == 1:
+        if self.group.size == 1:
             return values, ids
         # float64 holds every id exactly; a NaN counts as the largest and so fails the row
-        pairs = self._group.all_gather(torch.stack((values.double(), ids.double())))
+        pairs = self.group.all_gather(torch.stack((values.double(), ids.double())))
         winner = pairs[:, 0].argmax(dim=0, keepdim=True)  # [1, n]: the lowest rank of equal ones
         best = pairs.gather(0, winner.unsqueeze(0).expand(1, 2, -1)).squeeze(0)
         return best[0].float(), best[1].long()
@@ -73,7 +73,7 @@ class Sampler:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Values and ids [n], worked out alike on every rank."""
         rows = filtered.noisy
-        parts = self._group.all_gather(_picked(logits, rows))  # [ranks, n, P]
+        parts = self.group.all_gather(_picked(logits, rows))  # [ranks, n, P]
         whole = parts.transpose(0, 1).flatten(1)[:, : self.part.num_tokenizer_ids].contiguous()
         kept = kept_ids(whole, rows.temperature, filtered.filters)
         return _best(whole.masked_fill(~kept, -torch.inf), rows, first_id=0)

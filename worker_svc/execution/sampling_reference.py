@@ -6,6 +6,8 @@ far its perturbed logit lies below the best one. A filter's border is as soft as
 `slack` of it may or may not be kept.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +31,14 @@ class ReferenceSampling:
     min_p: float = 0.0
     banned: frozenset[int] = field(default_factory=frozenset)
     num_tokenizer_ids: int | None = None
+    history: tuple[int, ...] = ()
+    num_prompt_tokens: int = 0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    bias: Mapping[int, float] = field(default_factory=dict)
+    allowed: frozenset[int] | None = None
+    bad_sequences: tuple[tuple[int, ...], ...] = ()
 
 
 def reference_noise(seed: int, position: int, num_ids: int) -> Floats:
@@ -75,11 +85,34 @@ def _scramble(x: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
 
 
 def _without_banned(logits: Floats, sampling: ReferenceSampling) -> Floats:
-    left = logits.astype(np.float64)
+    left = _penalized(logits.astype(np.float64), sampling)
+    left[list(_ends_of_bad_sequences(sampling))] = -np.inf
+    if sampling.allowed is not None:
+        left[[one for one in range(left.shape[0]) if one not in sampling.allowed]] = -np.inf
     left[list(sampling.banned)] = -np.inf
     if sampling.num_tokenizer_ids is not None:
         left[sampling.num_tokenizer_ids :] = -np.inf
     return left
+
+
+def _penalized(left: Floats, sampling: ReferenceSampling) -> Floats:
+    for token in set(sampling.history):
+        factor = sampling.repetition_penalty
+        left[token] = left[token] / factor if left[token] > 0 else left[token] * factor
+    for token, count in Counter(sampling.history[sampling.num_prompt_tokens :]).items():
+        left[token] -= sampling.frequency_penalty * count + sampling.presence_penalty
+    for token, shift in sampling.bias.items():
+        left[token] += shift
+    return left
+
+
+def _ends_of_bad_sequences(sampling: ReferenceSampling) -> set[int]:
+    return {
+        sequence[-1]
+        for sequence in sampling.bad_sequences
+        if sampling.history[len(sampling.history) - len(sequence) + 1 :] == sequence[:-1]
+        and len(sequence) <= len(sampling.history) + 1
+    }
 
 
 def _kept(left: Floats, sampling: ReferenceSampling, slack: float) -> npt.NDArray[np.bool_]:

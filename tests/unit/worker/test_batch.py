@@ -216,7 +216,7 @@ def columns_of(step: BatchStep) -> tuple[object, ...]:
     """Every value of the step, comparable."""
     assert step.new_blocks is not None
     parts: list[BatchStep | SamplingColumns | NewBlocks] = [step, step.sampling, step.new_blocks]
-    nested = {"sampling", "masks", "new_blocks"}
+    nested = {"sampling", "masks", "new_blocks", "rules"}
     names = [[f.name for f in fields(part) if f.name not in nested] for part in parts]
     return tuple(
         (name, getattr(part, name).tolist())
@@ -301,7 +301,7 @@ def starting(**fields: object) -> Breakage:
     return apply
 
 
-def sampling(**fields: float) -> Breakage:
+def sampling(**fields: float | bytes) -> Breakage:
     def apply(plan: step_pb2.StepPlan) -> None:
         for name, value in fields.items():
             setattr(plan.starts[0].sampling, name, value)
@@ -378,7 +378,17 @@ BREAKAGES: dict[str, tuple[str, Breakage]] = {
     "start of generation 0": ("starts.generation", starting(generation=0)),
     "start of an old generation": ("starts.generation", starting(slot=1)),
     "a generation too large": ("starts.generation", starting(generation=2**31)),
-    "history without penalty": ("starts.history", starting(history=bytes(4))),
+    "history of an id beyond": ("starts.history", starting(history=b"\xff\0\0\0")),
+    "rules of half a value": ("starts.logit_bias_ids", sampling(logit_bias_ids=bytes(3))),
+    "a bias without its value": ("starts.logit_bias_values", sampling(logit_bias_ids=bytes(4))),
+    "a penalty that is no number": ("starts.sampling", sampling(presence_penalty=float("inf"))),
+    "a negative repetition": ("starts.repetition_penalty", sampling(repetition_penalty=-1)),
+    "a record before the prompt": ("starts.prompt_records_from", starting(prompt_records_from=9)),
+    "bad tokens without lengths": (
+        "starts.bad_sequence_lengths",
+        sampling(bad_sequence_tokens=bytes(4)),
+    ),
+    "more alternatives than ids": ("starts.num_top_logprobs", sampling(num_top_logprobs=71)),
     "a stop id beyond": ("starts.stop_token_ids", starting(stop_token_ids=70)),
     "a negative stop id": ("starts.stop_token_ids", starting(stop_token_ids=-1)),
     "a min_position too large": ("starts.min_position", starting(min_position=2**31)),
