@@ -19,6 +19,7 @@ from scheduler_svc.addresses import Addresses, read_addresses
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_LIMIT_S = 90.0
+HASH_WORKER = "tests.fakes.hash_worker"
 
 
 class NotReady(AssertionError):
@@ -137,11 +138,21 @@ def running_replica(
     *,
     flags: Sequence[str] = (),
     hash_worker: Sequence[str] | None = None,
+    worker_module: str = HASH_WORKER,
     wait: bool = True,
 ) -> Iterator[Replica]:
-    """A replica on free ports; with `hash_worker` its workers are fakes with these flags."""
+    """A replica on free ports; with `hash_worker` its workers are fakes with these flags.
+
+    `worker_module` is another program for these workers.
+    """
     with tempfile.TemporaryDirectory(prefix="octavo-e2e-") as folder:
-        replica = start_replica(model, Path(folder), flags=flags, hash_worker=hash_worker)
+        replica = start_replica(
+            model,
+            Path(folder),
+            flags=flags,
+            hash_worker=hash_worker,
+            worker_module=worker_module,
+        )
         try:
             if wait:
                 replica.wait_ready()
@@ -156,6 +167,7 @@ def start_replica(
     *,
     flags: Sequence[str] = (),
     hash_worker: Sequence[str] | None = None,
+    worker_module: str = HASH_WORKER,
 ) -> Replica:
     """Starts a replica with its run folder and log in `folder`."""
     run_dir, log_path = folder / "run", folder / "log"
@@ -172,7 +184,7 @@ def start_replica(
         supervisor=_spawn(command, log_path),
     )
     if hash_worker is not None:
-        fake = (sys.executable, "-m", "tests.fakes.hash_worker", "--run-dir", str(run_dir))
+        fake = (sys.executable, "-m", worker_module, "--run-dir", str(run_dir))
         replica.workers_command = [*fake, "--model", str(model), *hash_worker]
         replica.workers = _spawn(replica.workers_command, log_path)
     return replica
