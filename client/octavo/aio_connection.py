@@ -86,7 +86,7 @@ class AioConnection:
     ) -> AsyncIterator[BatchAnswer]:
         """The answers to a batch as they come; what broke is asked for again."""
         deadline = self.deadline(timeout_s)
-        route = self._route(deadline)
+        route, has_news = self._route(deadline), False
         metadata = (*self._settings.metadata, *trace_metadata())
         while not request.is_answered:
             call = self._stubs()[route.place].GenerateBatch(
@@ -94,14 +94,14 @@ class AioConnection:
             )
             try:
                 async for response in call:
-                    place = self.place = route.place
-                    route = self._route(deadline)  # something new: all attempts again
-                    route.place = place
+                    self.place, has_news = route.place, True
                     yield request.absorb(response)
             except grpc.RpcError as error:
                 failure = self.failure(error, route.place, "")
                 if not (failure.is_retryable or failure.is_resumable):
                     raise failure from None
+                if has_news:  # all attempts anew, as for a stream that broke
+                    route, has_news = self._way_back(deadline), False
                 await asyncio.sleep(route.move(failure))
             except asyncio.CancelledError:
                 self._raise_if_closed_meanwhile()
@@ -182,6 +182,10 @@ class AioConnection:
         if loop is not self._loop:
             raise RuntimeError("this client belongs to another event loop: make one for each loop")
         return self._opened_stubs
+
+    def _way_back(self, deadline: Deadline) -> Route:
+        attempts = self._settings.reconnect.attempts(deadline, random=random.random)
+        return Route(attempts, num_targets=len(self._settings.targets), place=self.place)
 
     def _route(self, deadline: Deadline) -> Route:
         attempts = self._settings.retry.attempts(deadline, random=random.random)

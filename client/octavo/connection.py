@@ -98,7 +98,7 @@ class Connection:
     def batch(self, request: BatchRequest, *, timeout_s: float | None) -> Iterator[BatchAnswer]:
         """The answers to a batch as they come; what broke is asked for again."""
         deadline = self.deadline(timeout_s)
-        route = self._route(deadline)
+        route, has_news = self._route(deadline), False
         metadata = (*self._settings.metadata, *trace_metadata())
         while not request.is_answered:
             call = self._stubs[route.place].GenerateBatch(
@@ -106,14 +106,14 @@ class Connection:
             )
             try:
                 for response in call:
-                    place = self.place = route.place
-                    route = self._route(deadline)  # something new: all attempts again
-                    route.place = place
+                    self.place, has_news = route.place, True
                     yield request.absorb(response)
             except grpc.RpcError as error:
                 failure = self.failure(error, route.place, "")
                 if not (failure.is_retryable or failure.is_resumable):
                     raise failure from None
+                if has_news:  # all attempts anew, as for a stream that broke
+                    route, has_news = self._way_back(deadline), False
                 time.sleep(route.move(failure))
             else:
                 request.check_call_ended()
@@ -169,6 +169,10 @@ class Connection:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosed("this client is closed")
+
+    def _way_back(self, deadline: Deadline) -> Route:
+        attempts = self._settings.reconnect.attempts(deadline, random=random.random)
+        return Route(attempts, num_targets=len(self._stubs), place=self.place)
 
     def _route(self, deadline: Deadline) -> Route:
         attempts = self._settings.retry.attempts(deadline, random=random.random)
