@@ -237,6 +237,13 @@ class ServiceConfig:
     max_queue_tokens: int = _option(
         4_000_000, "most prompt tokens waiting; more are refused", group="scheduling", at_least=1
     )
+    max_queue_time: float = _option(
+        0.0,
+        "seconds that a request may wait for its first step before it ends with "
+        "RESOURCE_EXHAUSTED; 0: no limit",
+        group="scheduling",
+        at_least=0.0,
+    )
     max_outputs: int = _option(
         16, "largest n of a request", group="scheduling", at_least=1, at_most=1024
     )

@@ -96,6 +96,7 @@ def make_request(
         deadline=new.deadline,
         queue_class=new.priority,
         in_class_since=now,
+        queue_until=_queue_until(new, policy, now),
         num_live=new.num_outputs,
         prompt_records=bytearray(new.prompt_records),
     )
@@ -144,6 +145,11 @@ def _check_resumed_records(new: NewRequest, output: ResumedOutput) -> None:
     is_known = new.records.pooling is not None or len(output.records) == wanted
     if output.records and not is_known:
         raise InvalidField("resume.records", f"must be {wanted} bytes, got {len(output.records)}")
+
+
+def _queue_until(new: NewRequest, policy: Policy, now: float) -> float | None:
+    # What was accepted before has tokens, or has waited already: a restart shall not end it.
+    return now + policy.max_queue_s if policy.max_queue_s and not new.was_accepted else None
 
 
 def known_tokens(prompt: npt.NDArray[np.int32], generated: npt.NDArray[np.int32]) -> bytearray:

@@ -56,6 +56,8 @@ class Policy:
     # Waiting requests that have not run yet.
     max_queue_requests: int = 2048
     max_queue_tokens: int = 4_000_000
+    # Longest wait for the first step; 0: no limit.
+    max_queue_s: float = 0.0
     max_outputs: int = 16
     # How often a waiting sequence may be passed by ones that fit when it does not.
     max_times_passed: int = 32

@@ -108,6 +108,10 @@ class Ownership:
             self._lifecycle.end_request(request, EndReason.DEADLINE, now)
         elif _is_past(request.new.time_limit_at, now):
             self._lifecycle.end_request(request, EndReason.TIME_LIMIT, now)
+        elif request.start is None and _is_past(request.queue_until, now):
+            waited = f"waited {now - request.arrived_at:.1f} s for the first step"
+            message = f"{waited}, the limit is {self._policy.max_queue_s:g} s"
+            self._lifecycle.end_request(request, EndReason.QUEUE_TIME, now, message=message)
         if _is_past(request.keep_until, now):
             self._lifecycle.end_request(request, EndReason.CANCELLED, now)
             self._registry.forget(request)

@@ -29,6 +29,7 @@ class EndReason(enum.Enum):
     DEADLINE = "deadline"
     ERROR = "error"
     DRAINED = "drained"
+    QUEUE_TIME = "queue_time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,7 @@ class Request:
     # Until it runs: the class it waits in, its own or one it has risen to, and since when.
     queue_class: int
     in_class_since: float
+    queue_until: float | None  # when it ends if it has not run by then
     # Nobody reads it while it has no owner, or its owner is unseen.
     has_reader: bool = True
     sequences: list[Sequence] = field(default_factory=list)
@@ -158,4 +160,5 @@ class Request:
         times = [self.keep_until]
         if self.num_live:
             times += [self.deadline, self.new.time_limit_at]
+            times += [self.queue_until] if self.start is None else []
         return min((time for time in times if time is not None), default=None)

@@ -151,6 +151,7 @@ def policy_from(config: ServiceConfig) -> Policy:
         max_step_stretch=config.max_step_stretch,
         max_queue_requests=config.max_queue_requests,
         max_queue_tokens=config.max_queue_tokens,
+        max_queue_s=config.max_queue_time,
         max_outputs=config.max_outputs,
         orphan_grace_s=config.orphan_grace,
         max_keep_for_s=config.max_keep_for,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.v1 import inference_pb2 as api
 
-# DEADLINE and DRAINED are missing: they end the call with a status, not in-band.
+# DEADLINE, DRAINED and QUEUE_TIME are missing: they end the call with a status, not in-band.
 PUBLIC_REASON: dict[engine.EndReason.ValueType, api.FinishReason.ValueType] = {
     engine.END_REASON_EOS: api.FINISH_REASON_EOS,
     engine.END_REASON_STOP_TOKEN: api.FINISH_REASON_STOP_TOKEN,

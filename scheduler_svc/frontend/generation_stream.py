@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.v1 import inference_pb2 as api
-from scheduler_svc.frontend.errors import DeadlinePassed, GenerationFailed, Unavailable
+from scheduler_svc.frontend.errors import DeadlinePassed, GenerationFailed, Overloaded, Unavailable
 from scheduler_svc.frontend.output_stream import OutputStream
 from scheduler_svc.frontend.record import RequestRecord
 from scheduler_svc.frontend.text_time import TextTime
+
+_RETRY_AFTER_MS = 1000
 
 
 class GenerationStream:
@@ -157,6 +159,13 @@ class GenerationStream:
             raise DeadlinePassed("the caller's deadline passed")
         if engine.END_REASON_DRAINED in reasons:
             raise Unavailable("the replica stopped before the request's end", reason="DRAINED")
+        if engine.END_REASON_QUEUE_TIME in reasons:
+            raise Overloaded(
+                self._messages()[0], reason="QUEUE_TIME", retry_after_ms=_RETRY_AFTER_MS
+            )
         if reasons == {engine.END_REASON_ERROR} and len(finishes) == len(self.record.outputs):
-            ends = [output.end.message for output in self.record.outputs if output.end is not None]
-            raise GenerationFailed(f"all outputs failed: {ends[0] if ends else 'unknown'}")
+            raise GenerationFailed(f"all outputs failed: {self._messages()[0]}")
+
+    def _messages(self) -> list[str]:
+        ends = (output.end.message for output in self.record.outputs if output.end is not None)
+        return [message for message in ends if message] or ["unknown"]

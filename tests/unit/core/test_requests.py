@@ -179,6 +179,22 @@ def test_a_resumed_request_meets_twice_the_tenants_limit() -> None:
         replica.submit(replica.new(**limited))
 
 
+def test_waiting_for_longer_than_the_queue_time_ends_a_request() -> None:
+    replica = Replica(limits(max_num_seqs=1), max_queue_s=5.0)
+    runs = replica.add(max_tokens=100)
+    replica.step()
+    waits = replica.add(num_outputs=2)
+    accepted_before = replica.add(was_accepted=True)
+    assert replica.core.next_expiry() is not None
+    replica.now += 5.0
+    replica.step()
+    assert [replica.reason(waits, index) for index in range(2)] == [EndReason.QUEUE_TIME] * 2
+    assert "waited 5.0 s for the first step, the limit is 5 s" in replica.ends[0].message
+    replica.run()
+    for new in (runs, accepted_before):
+        assert replica.reason(new) is EndReason.LENGTH, "what has run, or waited before, goes on"
+
+
 def test_a_deadline_that_cannot_be_met_is_refused() -> None:
     replica = Replica()
     with pytest.raises(DeadlineTooClose):

@@ -94,6 +94,7 @@ class World:
             "max_queue_requests": pick([2, 12, 12, 1000]),
             "max_retained_tokens": pick([0, 50, 1_000_000]),
             "ageing_s": pick([0.05, 30.0]),
+            "max_queue_s": pick([0.0, 0.0, 3.0]),
             "digest": pick([xxh3_128_digest, xxh3_128_digest, cut_digest]),
         }
         self.weights = {"a": 1.0, "b": pick([0.5, 1.0, 1.0, 4.0])}
@@ -420,9 +421,11 @@ class World:
         expected = tracked.expected[index][: len(reader.tokens)]
         assert reader.tokens == expected, f"{name} was disturbed"
 
-    @staticmethod
-    def check_end(tracked: Tracked, index: int, end: OutputEnd) -> None:
-        if end.reason in NATURAL_ENDS:
+    def check_end(self, tracked: Tracked, index: int, end: OutputEnd) -> None:
+        if end.reason is EndReason.QUEUE_TIME:
+            assert self.policy["max_queue_s"], "it waited too long where nobody can"
+            tracked.is_disturbed = True
+        elif end.reason in NATURAL_ENDS:
             assert end.num_tokens == len(tracked.expected[index]), "it ended too early or too late"
         else:
             assert tracked.is_disturbed, f"{tracked.new.request_id} ended {end}"

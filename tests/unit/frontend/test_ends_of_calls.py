@@ -95,6 +95,7 @@ async def test_a_kept_request_is_detached_not_cancelled(service: Service) -> Non
     [
         (engine.END_REASON_DRAINED, grpc.StatusCode.UNAVAILABLE, "DRAINED", "true"),
         (engine.END_REASON_DEADLINE, grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE", "false"),
+        (engine.END_REASON_QUEUE_TIME, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_TIME", "false"),
     ],
 )
 async def test_ends_that_are_no_finish_become_a_status(

@@ -158,6 +158,8 @@ class _EndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EndReason.V
     """It failed (logits that are no numbers, or three fatal steps)."""
     END_REASON_DRAINED: _EndReason.ValueType  # 9
     """The drain's limit was met; resumable elsewhere."""
+    END_REASON_QUEUE_TIME: _EndReason.ValueType  # 10
+    """It waited for its first step for longer than the core allows; nothing was generated."""
 
 class EndReason(_EndReason, metaclass=_EndReasonEnumTypeWrapper):
     """How an output ended."""
@@ -182,6 +184,8 @@ END_REASON_ERROR: EndReason.ValueType  # 8
 """It failed (logits that are no numbers, or three fatal steps)."""
 END_REASON_DRAINED: EndReason.ValueType  # 9
 """The drain's limit was met; resumable elsewhere."""
+END_REASON_QUEUE_TIME: EndReason.ValueType  # 10
+"""It waited for its first step for longer than the core allows; nothing was generated."""
 Global___EndReason: _TypeAlias = EndReason  # noqa: Y015
 
 @_typing.final
