@@ -7,7 +7,7 @@ WORKDIR /opt/octavo/src
 # The packages first: they change less often than the code, which the environment only points to.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY tools/install.sh tools/
-RUN --mount=type=cache,target=/root/.cache/pip tools/install.sh /opt/octavo/venv scheduler
+RUN --mount=type=cache,target=/root/.cache/pip tools/install.sh /opt/octavo/venv scheduler,tracing
 COPY client/octavo client/octavo
 COPY scheduler_svc scheduler_svc
 # at run time the file system is read-only

@@ -33,11 +33,26 @@ def last(path: Path, word: str) -> Instruction:
 
 def copied_paths(path: Path) -> list[tuple[str, str]]:
     """What comes from the repository: its place there, and in the image's source folder."""
-    found = []
-    for one in instructions(path):
-        if one.word == "COPY" and "--from" not in one.rest:
-            *sources, target = one.words()
-            for source in sources:
-                is_folder = target.endswith("/")
-                found.append((source, f"{target}{Path(source).name}" if is_folder else target))
-    return found
+    return [
+        pair
+        for one in instructions(path)
+        if one.word == "COPY" and "--from" not in one.rest
+        for pair in copied(one)
+    ]
+
+
+def copied(step: Instruction) -> list[tuple[str, str]]:
+    """The sources of a COPY, each with its place in the image's source folder."""
+    *sources, target = step.words()
+    return [
+        (source, f"{target}{Path(source).name}" if target.endswith("/") else target)
+        for source in sources
+    ]
+
+
+def build_steps(path: Path) -> list[Instruction]:
+    """What the first stage, called build, does in order."""
+    steps = instructions(path)
+    stages = [place for place, one in enumerate(steps) if one.word == "FROM"]
+    assert steps[stages[0]].rest.endswith(" AS build")
+    return steps[stages[0] + 1 : stages[1]]

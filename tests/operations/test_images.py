@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,7 +17,14 @@ from prometheus_client import CollectorRegistry
 from scheduler_svc.config import parse_flags
 from scheduler_svc.metrics.http import MetricsServer
 from tests.operations.conftest import ROOT
-from tests.operations.dockerfiles import copied_paths, instructions, last
+from tests.operations.dockerfiles import (
+    Instruction,
+    build_steps,
+    copied,
+    copied_paths,
+    instructions,
+    last,
+)
 from tools.fetch_wheel_programs import HADOLINT
 from worker_svc.config import parse_flags as parse_worker_flags
 
@@ -51,9 +59,9 @@ def test_nobody_is_root_in_the_end(file: Path) -> None:
 def test_the_environment_is_made_by_the_script_that_ci_uses(file: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     [step] = [one.words() for one in instructions(file) if "install.sh /opt" in one.rest]
-    script, environment, extra = step[-3:]
+    script, environment, extras = step[-3:]
     assert (script, environment) == ("tools/install.sh", "/opt/octavo/venv")
-    assert extra in project["optional-dependencies"]
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
     assert project["version"] == last(file, "ARG").rest.removeprefix("VERSION=")
 
 
@@ -89,6 +97,53 @@ def test_the_code_in_the_image_needs_nothing_outside_it(file: Path, tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(SCHEDULER, id="scheduler"),
+        # downloads torch
+        pytest.param(WORKER, id="worker", marks=pytest.mark.long("images")),
+    ],
+)
+@pytest.mark.timeout(1800)
+def test_the_build_stage_runs_step_by_step_and_its_service_starts(
+    file: Path, tmp_path: Path
+) -> None:
+    """As the image has it: the packages are installed while the code is not there yet."""
+    place = tmp_path / "octavo"
+    steps = build_steps(file)
+    assert [one.word for one in steps if one.word == "RUN"] == ["RUN", "RUN"]
+    for step in steps:
+        if step.word == "COPY":
+            copy(step, place / "src")
+        elif step.word == "RUN":
+            script = re.sub(r"^(--mount=\S+ )+", "", step.rest).replace("/opt/octavo", str(place))
+            subprocess.run(["sh", "-euc", script], cwd=place / "src", check=True, timeout=1700)
+    command = last(file, "ENTRYPOINT").words()
+    done = subprocess.run(
+        [str(place / "venv/bin" / command[0]), *command[1:], "--help"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--run-dir" in done.stdout
+
+
+def copy(step: Instruction, source_folder: Path) -> None:
+    """A COPY from the repository."""
+    for source, target in copied(step):
+        made = source_folder / target
+        made.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, made, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / source, made)
 
 
 def test_the_services_understand_what_the_images_start_them_with() -> None:
