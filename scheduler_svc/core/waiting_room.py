@@ -44,8 +44,10 @@ class WaitingRoom:
             return
         sequence.phase = Phase.WAITING
         sequence.offer = None
-        if request.start is not None:
-            sequence.num_times_passed = 0
+        # A request that has not run was passed as often as any of its outputs was.
+        is_new = request.start is None
+        passes = (each.num_times_passed for each in request.sequences) if is_new else ()
+        sequence.num_times_passed = max(passes, default=0)
         if sequence.is_suspect:
             self.suspicion.waiting.append(sequence)
         else:
