@@ -99,6 +99,9 @@ class CudaDevice:
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
         self._pool: Any = None  # torch's own kind of handle
+        self._first_graph: torch.cuda.CUDAGraph | None = (
+            None  # torch drops a pool with its last one
+        )
 
     @property
     def device(self) -> torch.device:
@@ -134,6 +137,7 @@ class CudaDevice:
             launch()
         finally:
             graph.capture_end()
+        self._first_graph = self._first_graph or graph
         replay: Callable[[], None] = graph.replay
         return replay
 
