@@ -77,15 +77,14 @@ class OutputState:
         Raises CannotGoOn when they do not fit the grammar. Those that contradict what is known
         replace it: they have to be all tokens then.
         """
-        known = np.frombuffer(self._tokens, np.int32)[first_index:]
-        is_joined = first_index <= len(self._tokens) and np.array_equal(known, tokens[: len(known)])
+        known = self._tokens[first_index:]
+        is_joined = (
+            first_index <= len(self._tokens) and known.tolist() == tokens[: len(known)].tolist()
+        )
         if not is_joined or not self._tokens:
             assert first_index == 0, "tokens of an output were never shown"
-            self._tokens = array("i")
-            self._matcher = None
-            if not self.grammar.message.HasField("begins_after_token_id"):
-                self._matcher = self.grammar.compiled.matcher()
-            known = known[:0]
+            self._restart()
+            known = array("i")
         give_up_at = time.monotonic() + _LEAST_LIMIT_S + _LIMIT_S_PER_TOKEN * len(tokens)
         for token in tokens[len(known) :].tolist():
             self._take(token)
@@ -112,6 +111,11 @@ class OutputState:
             words &= grammar.allowed
         if not words.any():
             raise CannotGoOn(self._reason())
+
+    def _restart(self) -> None:
+        self._tokens = array("i")
+        begins_at_once = not self.grammar.message.HasField("begins_after_token_id")
+        self._matcher = self.grammar.compiled.matcher() if begins_at_once else None
 
     def _take(self, token: int) -> None:
         self._tokens.append(token)

@@ -1,0 +1,206 @@
+"""Which grammars are compiled and which are refused, why, and what is remembered of both."""
+
+import json
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import jsonschema
+import pytest
+
+from scheduler_svc.core.refusals import BadGrammar, QueueFull
+from scheduler_svc.engine.grammar import executor as executor_module
+from scheduler_svc.engine.grammar.cache import GrammarCache
+from scheduler_svc.engine.grammar.compiler import MAX_SOURCE_BYTES, CompiledGrammar
+from scheduler_svc.engine.grammar.executor import Compilation, GrammarExecutor
+from scheduler_svc.engine.grammar.state import CannotGoOn
+from scheduler_svc.engine.grammar.vocabulary import Vocabulary
+from tests.fakes.byte_tokenizer import byte_tokenizer, write_byte_tokenizer
+from tests.fakes.random_schemas import random_schema
+from tests.unit.engine.grammar_rig import byte_vocabulary, compiled, message, wander, wanted
+
+NEVER = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
+
+
+PART = {"anyOf": [{"properties": {f"p{i}": {}, f"q{i}": {}}} for i in range(10)]}
+DOUBLING = "\n".join(f'r{i}: r{i + 1} r{i + 1} | "x"' for i in range(1500))
+OUTCOMES = {"product of anyOfs": "refused", "intersections": "ended", "doubling": "ended"}
+"""Of the others: served."""
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    return byte_vocabulary(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "reason"),
+    [
+        ("REGEX", "([", "unclosed character class"),
+        ("REGEX", "(" * 300 + ")" * 300, "invalid regex"),
+        ("LARK", "start: nothing", 'unknown name: "nothing"'),
+        ("LARK", "start: " + "(" * 9000 + '"a"' + ")" * 9000, "too deeply nested"),
+        ("LARK", "start: start", "no text matches it"),
+        ("JSON_SCHEMA", "false", "schema is false"),
+        ("JSON_SCHEMA", '{"$ref": "#"}', "no text matches it"),
+        ("JSON_SCHEMA", json.dumps(NEVER), "no text matches it"),
+        ("JSON_SCHEMA", '{"type": "nothing"}', "nothing"),
+        ("JSON_SCHEMA", '{"$ref": "https://example.org/s.json"}', "example.org"),
+        ("JSON_SCHEMA", '{"items":' * 200 + "{}" + "}" * 200, "recursion limit"),
+        ("JSON_SCHEMA", "{", "expected"),
+        ("REGEX", "a" * (MAX_SOURCE_BYTES + 1), f"at most {MAX_SOURCE_BYTES}"),
+        ("UNSPECIFIED", "a", "is not known"),
+    ],
+)
+def test_a_wrong_grammar_is_refused_with_the_reason(
+    vocabulary: Vocabulary, kind: str, source: str, reason: str
+) -> None:
+    with pytest.raises(BadGrammar) as refused:
+        compiled(vocabulary, kind, source)
+    text = str(refused.value)
+    assert reason in text
+    assert len(text) < 700
+    assert "\n" not in text
+
+
+HOSTILE = {
+    "nested stars": ("REGEX", "(a|a)*" * 50),
+    "backtracking": ("REGEX", "(x+x+)+y"),
+    "counted counts": ("REGEX", "((a{0,1000}){0,1000}){0,1000}"),
+    "unicode counts": ("REGEX", r"\w{1,500}\p{L}{1,500}"),
+    "long count": ("REGEX", "a{16000}"),
+    "many states": ("REGEX", "(.*a.{20}|.*b.{21}|.*c.{22})"),
+    "huge enum": ("JSON_SCHEMA", json.dumps({"enum": [f"value {i}" for i in range(5000)]})),
+    "deep anyOf": ("JSON_SCHEMA", '{"anyOf":[' * 60 + "{}" + "]}" * 60),
+    "wide object": ("JSON_SCHEMA", json.dumps({"properties": {f"p{i}": {} for i in range(2500)}})),
+    "product of anyOfs": ("JSON_SCHEMA", json.dumps({"allOf": [PART] * 12})),
+    "ambiguous": ("LARK", 'start: e\ne: e e | "a" |'),
+    "repeated repeats": ("LARK", 'start: ("a"{1,100000}){1,100000}'),
+    "intersections": ("LARK", "start: T\nT: /.*a.{13}/ & /.*b.{12}/ & ~/.*c.{11}/"),
+    "doubling": ("LARK", f'start: r0\n{DOUBLING}\nr1500: "y"'),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_grammar_is_refused_or_served_in_bounded_steps(
+    vocabulary: Vocabulary, name: str
+) -> None:
+    kind, source = HOSTILE[name]
+    outcome = "served"
+    try:
+        wander(wanted(vocabulary, kind, source), Random(1), most=60)
+    except BadGrammar:
+        outcome = "refused"
+    except CannotGoOn:
+        outcome = "ended"
+    assert outcome == OUTCOMES.get(name, "served")
+
+
+def test_random_schemas_are_held_to(vocabulary: Vocabulary) -> None:
+    tokenizer, draw, num_ended = byte_tokenizer(), Random(5), 0
+    for seed in range(60):
+        schema = random_schema(seed)
+        tokens, is_ended = wander(wanted(vocabulary, "JSON_SCHEMA", schema), draw, most=150)
+        num_ended += is_ended
+        if is_ended:
+            jsonschema.validate(json.loads(tokenizer.decode(tokens)), json.loads(schema))
+    assert num_ended > 20
+
+
+# --- what is remembered ---
+
+
+def verdicts(*names: str) -> GrammarCache:
+    cache = GrammarCache(max_grammars=2, max_bytes=2**30)
+    for name in names:
+        cache.put((1, name), BadGrammar(name))
+    return cache
+
+
+def test_the_grammar_not_used_for_longest_is_forgotten_first() -> None:
+    cache = verdicts("a", "b")
+    assert cache.find((1, "a")) is not None
+    cache.put((1, "c"), BadGrammar("c"))
+    assert [name for name in "abc" if cache.find((1, name))] == ["a", "c"]
+    cache.drop((1, "a"))
+    cache.drop((1, "c"))
+    assert (len(cache), cache.num_bytes) == (0, 0)
+
+
+def test_large_grammars_leave_no_room_for_others_but_are_kept_themselves() -> None:
+    cache = GrammarCache(max_grammars=100, max_bytes=2**20)
+    for name in "abcdef":
+        cache.put((1, name), BadGrammar(name))
+    cache.put((1, "x" * 2**20), BadGrammar("large"))
+    assert len(cache) == 1
+    assert cache.find((1, "x" * 2**20)) is not None
+
+
+def test_replacing_a_verdict_counts_once() -> None:
+    cache = verdicts("a", "a", "a")
+    once = verdicts("a")
+    assert (len(cache), cache.num_bytes) == (1, once.num_bytes)
+
+
+# --- in threads ---
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> Iterator[GrammarExecutor]:
+    write_byte_tokenizer(tmp_path)
+    made = GrammarExecutor(tmp_path, cache=GrammarCache(max_grammars=8, max_bytes=2**30))
+    yield made
+    made.close()
+
+
+def settled(executor: GrammarExecutor) -> list[Compilation]:
+    """What the next wake-up brings."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        assert select.select([executor.fileno()], [], [], 20)[0], "nothing woke the loop"
+        executor.take_masks()
+        done = executor.settle()
+        if done:
+            return done
+    raise AssertionError("nothing was compiled")
+
+
+def test_a_grammar_is_compiled_once_and_found_from_then_on(executor: GrammarExecutor) -> None:
+    grammar = message("REGEX", "a+")
+    assert executor.find(grammar, must=False) is None
+    assert executor.find(grammar, must=False) is None
+    [done] = settled(executor)
+    assert isinstance(done.verdict, CompiledGrammar)
+    assert executor.find(grammar, must=False) is done.verdict
+    executor.forget(grammar)
+    assert executor.find(grammar, must=False) is None
+
+
+def test_a_refused_grammar_is_refused_again_at_once(executor: GrammarExecutor) -> None:
+    grammar = message("REGEX", "([")
+    assert executor.find(grammar, must=False) is None
+    settled(executor)
+    for _ in range(2):
+        with pytest.raises(BadGrammar, match="unclosed"):
+            executor.find(grammar, must=False)
+
+
+def test_too_many_at_once_are_refused_unless_accepted_before(
+    executor: GrammarExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "MAX_COMPILING", 1)
+    assert executor.find(message("REGEX", "a"), must=False) is None
+    with pytest.raises(QueueFull):
+        executor.find(message("REGEX", "b"), must=False)
+    assert executor.find(message("REGEX", "b"), must=True) is None
+
+
+def test_without_a_tokenizer_every_grammar_is_refused(tmp_path: Path) -> None:
+    executor = GrammarExecutor(tmp_path, cache=GrammarCache(max_grammars=8, max_bytes=2**30))
+    assert executor.find(message("REGEX", "a"), must=False) is None
+    settled(executor)
+    with pytest.raises(BadGrammar, match=r"tokenizer\.json cannot be used"):
+        executor.find(message("REGEX", "a"), must=False)
+    executor.close()
