@@ -10,8 +10,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+import grpc
+
 from octavo.v1 import inference_pb2 as api
-from scheduler_svc.frontend.access_log import write_access_line
 from scheduler_svc.frontend.answers import Answers
 from scheduler_svc.frontend.call import Call
 from scheduler_svc.frontend.calls import Calls, Context
@@ -19,6 +20,7 @@ from scheduler_svc.frontend.errors import (
     CallError,
     GenerationFailed,
     InvalidRequest,
+    Overloaded,
     Violation,
 )
 from scheduler_svc.frontend.violations import Violations
@@ -26,6 +28,9 @@ from scheduler_svc.frontend.violations import Violations
 MAX_ENTRIES = 1024
 # Twice what the batch of a large GPU holds; the others wait here, where they cost nothing.
 MAX_AT_ONCE = 512
+# How long an entry that is refused for want of room is tried again.
+NO_ROOM_LIMIT_S = 60.0
+_LEAST_WAIT_MS = 100
 _PREFIX = "generation."
 _LOG = logging.getLogger(__name__)
 
@@ -92,7 +97,10 @@ class Batches:
         try:
             if fault is not None:
                 raise fault
-            answer = await run(generation, call)
+            answer = await self._answered(generation, call, run)
+        except asyncio.CancelledError:
+            call.note_failure(grpc.StatusCode.CANCELLED, "BATCH_LEFT")
+            raise
         except CallError as error:
             self._calls.count_refusal(error)
             call.note_failure(error.code, error.reason)
@@ -103,8 +111,21 @@ class Batches:
             call.note_failure(failure.code, failure.reason)
             return api.GenerateBatchResponse(index=index, error=_error(failure, call.request_id))
         finally:
-            write_access_line(call, now=self._clock())
+            self._calls.tell_end(call)
         return api.GenerateBatchResponse(index=index, answer=answer)
+
+    async def _answered(
+        self, generation: api.Generation, call: Call, run: Run
+    ) -> api.GenerateUnaryResponse:
+        """The entry's answer; where there is no room for it now, it waits as a caller would."""
+        give_up_at = self._clock() + NO_ROOM_LIMIT_S
+        while True:
+            try:
+                return await run(generation, call)
+            except Overloaded as error:
+                if call.stream is not None or self._clock() >= give_up_at:
+                    raise
+                await asyncio.sleep(max(error.retry_after_ms, _LEAST_WAIT_MS) / 1000)
 
 
 def _check(generations: Sequence[api.Generation]) -> None:

@@ -110,6 +110,10 @@ class Calls:
         if not self._num_open:
             self._all_ended.set()
         self._traffic.call_ended(call.method, call.code.name)
+        self.tell_end(call)
+
+    def tell_end(self, call: Call) -> None:
+        """Counts and logs the end of a request, be it a call or a part of one."""
         if call.stream is not None and call.reason:
             self._traffic.aborted(call.reason.lower())
         now = self._clock()

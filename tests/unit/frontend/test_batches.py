@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,10 @@ async def test_answers_come_in_the_order_of_their_ends(service: Service) -> None
     assert (await call.code()) is grpc.StatusCode.OK
 
 
-async def test_what_is_wrong_with_one_entry_is_its_own_answer(service: Service) -> None:
+async def test_what_is_wrong_with_one_entry_is_its_own_answer(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "NO_ROOM_LIMIT_S", 0.0)
     broken = generation("x", request_id="bad id")
     broken.sampling.top_p = 2
     call, first = send(
@@ -100,6 +104,38 @@ async def test_what_is_wrong_with_one_entry_is_its_own_answer(service: Service) 
     full = by_index[4].error
     assert (full.code, full.reason) == (8, "QUEUE_FULL")
     assert full.request_id == refused.request_id
+
+
+async def test_an_entry_waits_for_room(service: Service) -> None:
+    _, first = send(service, [generation("a", request_id="mine")])
+    refused = await service.core.expect("submit")
+    await service.core.reject(refused.number, engine.REJECT_REASON_QUEUE_FULL, retry_after_ms=10)
+    again = await accepted(service)
+    assert again.request_id == "mine"
+    await answer(service, again, "x")
+    assert (await first).answer.outputs[0].text == "x"
+
+
+async def test_every_entry_is_logged_with_its_end(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    call, first = send(
+        service, [generation("a", request_id="done"), generation("b", request_id="left")]
+    )
+    one, two = await accepted(service), await accepted(service)
+    await answer(service, one if one.request_id == "done" else two, "x")
+    assert (await first).HasField("answer")
+    call.cancel()
+    await service.until(lambda: service.services.calls.num_open == 0)
+    lines = {
+        line.__dict__.get("request_id"): line.__dict__
+        for line in caplog.records
+        if line.message == "call ended"
+    }
+    assert lines["done"]["code"] == "OK"
+    assert lines["done"]["completion_tokens"] == 1
+    assert (lines["left"]["code"], lines["left"]["reason"]) == ("CANCELLED", "BATCH_LEFT")
 
 
 @pytest.mark.parametrize("count", [0, 1025])
