@@ -39,7 +39,7 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
     try:
-        parsed = _parser().parse_args(arguments)
+        parsed = command_parser().parse_args(arguments)
         status: int = parsed.run(parsed)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """The command's flags, and those of all its subcommands."""
     parser = argparse.ArgumentParser(
         prog="octavo",
         description="Large language models over gRPC.",
