@@ -6,12 +6,16 @@ from tests.unit.core.drive import LIFE, LifeFailed, drive, live
 from tests.unit.core.world import World
 
 NUM_TRANSITIONS = 10_000_000
+# In ranges of seeds, so that a run that was cut can go on: ARGS='-k from_12000'
+_LIVES_A_RANGE = 1_000
+_FIRST_SEEDS = range(0, NUM_TRANSITIONS // LIFE, _LIVES_A_RANGE)
 
 
 @pytest.mark.long("core")
-def test_ten_million_transitions_break_no_rule() -> None:
-    driven = drive(range(NUM_TRANSITIONS // LIFE))
-    assert driven.num_transitions == NUM_TRANSITIONS
+@pytest.mark.parametrize("first_seed", _FIRST_SEEDS, ids=lambda seed: f"from_{seed}")
+def test_ten_million_transitions_break_no_rule(first_seed: int) -> None:
+    driven = drive(range(first_seed, first_seed + _LIVES_A_RANGE))
+    assert driven.num_transitions * len(_FIRST_SEEDS) == NUM_TRANSITIONS
 
 
 def test_a_life_that_fails_says_how_to_play_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
