@@ -43,7 +43,11 @@ class Results:
         )
         take_prompt_records(epoch.batch, step, result.prompt_records, self._lifecycle.news)
         news = self._take_in(epoch, step.slots[rows], result.tokens, records, now)
-        self._lifecycle.room.suspicion.clear(epoch)
+        suspicion = self._lifecycle.room.suspicion
+        cleared = suspicion.clear(epoch)
+        if cleared is not None and suspicion.waiting:
+            # the next suspect needs an empty batch: it does not wait for this one's end
+            self._lifecycle.pause(epoch, cleared, now)
         for row in result.failed_rows.tolist():
             self._fail(epoch, int(step.slots[row]), now)
         self._lifecycle.land(epoch, now)

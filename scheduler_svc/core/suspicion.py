@@ -37,14 +37,14 @@ class Suspicion:
                     doomed[sequence.request.order] = sequence.request
         return list(doomed.values())
 
-    def clear(self, epoch: Epoch) -> None:
-        """Ends the suspicion against the one that runs alone once it has a new token."""
+    def clear(self, epoch: Epoch) -> Sequence | None:
+        """Ends the suspicion against the one that runs alone once it has a new token: returns it."""
         alone = self.alone
-        if alone is not None:
-            known = int(epoch.batch.known_length[alone.slot])
-            if known > alone.num_tokens_at_death:
-                alone.num_deaths = 0
-                self.alone = None
+        if alone is None or int(epoch.batch.known_length[alone.slot]) <= alone.num_tokens_at_death:
+            return None
+        alone.num_deaths = 0
+        self.alone = None
+        return alone
 
     @staticmethod
     def _note_death(sequence: Sequence) -> None:

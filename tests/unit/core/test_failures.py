@@ -124,6 +124,21 @@ def test_a_suspect_runs_alone_until_it_has_a_new_token() -> None:
         assert replica.tokens(new) == expected_output(new, VOCAB_SIZE, 6)
 
 
+def test_suspects_are_cleared_one_after_the_other_before_anybody_goes_on() -> None:
+    """Who is cleared does not hold up the next one to its own end."""
+    replica = Replica()
+    requests = [replica.add(prompt_of(5, first=n), max_tokens=60) for n in range(6)]
+    kill(replica)
+    kill(replica)
+    replica.plans.clear()
+    for _ in range(4 * len(requests)):
+        replica.step()
+    assert all(len(replica.reader(new).tokens) > 1 for new in requests)
+    replica.run()
+    for new in requests:
+        assert replica.tokens(new) == expected_output(new, VOCAB_SIZE, 60)
+
+
 def test_the_third_death_ends_the_request() -> None:
     replica = Replica()
     killer = replica.add(prompt_of(5), max_tokens=6)
