@@ -137,6 +137,23 @@ OVERVIEW = Dashboard(
         ),
         ("Ends and refusals", TRAFFIC),
         (
+            "Tenants",
+            (
+                by(
+                    "tenant",
+                    "Requests per second",
+                    rate("octavo_tenant_requests_total"),
+                    "Served; tenants past the first 100 of the file of keys are (other)",
+                ),
+                by(
+                    "tenant",
+                    "Tokens sent per second",
+                    rate("octavo_tenant_generation_tokens_total"),
+                    "To clients, those of streams that went on elsewhere left out",
+                ),
+            ),
+        ),
+        (
             "Trouble",
             (
                 by(
@@ -172,6 +189,12 @@ REPLICA = Dashboard(
                         Query(expression=f"octavo_num_requests_{state}{{$replicas}}", legend=state)
                         for state in ("running", "waiting")
                     ),
+                ),
+                by(
+                    "reason",
+                    "What waiting sequences lack",
+                    "octavo_num_requests_waiting_by_reason{$replicas}",
+                    "turn: others are before it; slot: the batch is full; blocks: KV memory is",
                 ),
                 Panel(
                     title="Prompt tokens waiting",

@@ -1,6 +1,7 @@
 """The rendered pod's own commands, probes and hooks, run here: starts, kills, ends with streams."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -44,6 +45,7 @@ class Stream:
 
     def __init__(self, target: str) -> None:
         self.begun = threading.Event()
+        self.ended_at = 0.0
         self._pool = ThreadPoolExecutor(1)
         self._result: Future[list[Received]] = self._pool.submit(self._read, target)
 
@@ -61,7 +63,9 @@ class Stream:
         with connected(target) as stub:
             call = stub.Generate(api.GenerateRequest(generation=wanted), timeout=60)
             chunks = (response.chunk for response in call)
-            return collect(self._noting(chunks))
+            received = collect(self._noting(chunks))
+        self.ended_at = time.monotonic()
+        return received
 
     def _noting(self, chunks: Iterator[api.StreamChunk]) -> Iterator[api.StreamChunk]:
         for chunk in chunks:
@@ -85,7 +89,7 @@ def test_a_terminated_pod_ends_its_streams_first_and_in_time(pod: LocalPod, targ
     assert scheduler.process is not None
     assert scheduler.process.returncode == 0
     # the worker is told to end only when nobody needs it any more
-    assert worker.told_to_end_at > scheduler.ended_at
+    assert worker.told_to_end_at > running.ended_at
 
 
 def test_a_draining_pod_is_alive_but_not_ready_and_takes_nothing_new(
