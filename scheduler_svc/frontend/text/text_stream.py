@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler_svc.frontend.text.answer_parts import AnswerPart, AnswerSplitter
 from scheduler_svc.frontend.text.detokenizer import Detokenizer
@@ -27,9 +28,8 @@ class StopHit:
     num_tokens: int  # of the output, up to and with the one that completed the stop string
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextDelta:
-    """What may be sent now. Joined deltas make the output."""
+class TextDelta(NamedTuple):
+    """What may be sent now. Joined deltas make the output. One is made for nearly every token."""
 
     text: str
     num_released_tokens: int  # how many further tokens go with the text
@@ -85,7 +85,8 @@ class TextStream:
             match = self._read(self._detokenizer.push(token_id))
             if match:
                 return self._end_at(match)
-        return self._release(up_to=self._settle(self._matcher.num_safe))
+        num_safe = self._matcher.num_safe
+        return self._release(up_to=self._settle(num_safe) if self._splitter else num_safe)
 
     def finish(self, *, num_silent_tokens: int = 0) -> TextDelta:
         """End the output at something else than a stop string, and let go of all that is held.
@@ -110,41 +111,46 @@ class TextStream:
         return self._matcher.read(text, may_stop=self._num_pushed > self._min_tokens)
 
     def _settle(self, num_safe: int) -> int:
-        """How many characters are certain, of those that no stop string takes back."""
+        """How many characters may go, of those that no stop string takes back."""
         if self._splitter is None:
             return num_safe
         num_read = self._splitter.num_read - self._held_from
         self._splitter.read(self._held_text[num_read : num_safe - self._held_from])
-        return self._splitter.num_settled
+        return self._before_call(self._splitter, self._splitter.num_settled)
+
+    def _before_call(self, splitter: AnswerSplitter, num_settled: int) -> int:
+        """The last end of a token up to there: none of a call's tokens goes before the call."""
+        last = self._held_from
+        for end in self._detokenizer.ends:
+            if end > num_settled:
+                break
+            if not splitter.is_inside_call(end):
+                last = end
+        return last
 
     def _release(self, *, up_to: int) -> TextDelta:
         ends = self._detokenizer.ends
         begin = end = self._held_from
-        num_before = max(self._num_released, self._num_delivered)
-        for _ in range(self._num_releasable(up_to)):
+        num_new = 0
+        while ends and ends[0] <= up_to:
             end = ends.popleft()
             self._num_released += 1
             if self._num_released <= self._num_delivered:
                 begin = end
-        part = self._part(begin, end)
+            else:
+                num_new += 1
+        part = self._part(begin, end) if self._splitter else None
+        text = self._held_text[begin - self._held_from : end - self._held_from]
         self._held_text = self._held_text[end - self._held_from :]
         self._held_from = end
+        if part is None:
+            return TextDelta(text=text, num_released_tokens=num_new)
         return TextDelta(
             text=part.text,
-            num_released_tokens=max(0, self._num_released - num_before),
+            num_released_tokens=num_new,
             reasoning=part.reasoning,
             calls=part.calls,
         )
-
-    def _num_releasable(self, up_to: int) -> int:
-        """Tokens whose text is certain; none of a call's tokens goes before the call."""
-        num_certain = 0
-        for number, end in enumerate(self._detokenizer.ends, start=1):
-            if end > up_to:
-                break
-            if self._splitter is None or not self._splitter.is_inside_call(end):
-                num_certain = number
-        return num_certain
 
     def _part(self, begin: int, end: int) -> AnswerPart:
         """What is between two settled places, where nothing before the first is wanted."""
