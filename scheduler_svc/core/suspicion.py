@@ -38,7 +38,7 @@ class Suspicion:
         return list(doomed.values())
 
     def clear(self, epoch: Epoch) -> Sequence | None:
-        """Ends the suspicion against the one that runs alone once it has a new token: returns it."""
+        """Ends the suspicion against who runs alone once it has a new token; returns it."""
         alone = self.alone
         if alone is None or int(epoch.batch.known_length[alone.slot]) <= alone.num_tokens_at_death:
             return None
