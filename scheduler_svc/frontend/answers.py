@@ -87,9 +87,11 @@ class Answers:
             if chunk.HasField("start"):
                 response.start.CopyFrom(chunk.start)
             response.usage.CopyFrom(chunk.usage)
+            response.prompt_logprobs.extend(chunk.prompt_logprobs)
             for delta in chunk.outputs:
                 output = response.outputs[delta.index]
                 output.token_ids.extend(delta.token_ids)
+                output.logprobs.extend(delta.logprobs)
                 texts[delta.index].append(delta.text)
                 reasonings[delta.index].append(delta.reasoning)
                 output.tool_calls.extend(

@@ -16,6 +16,7 @@ from scheduler_svc.frontend.errors import DeadlinePassed, GenerationFailed, Over
 from scheduler_svc.frontend.output_stream import OutputStream
 from scheduler_svc.frontend.record import RequestRecord
 from scheduler_svc.frontend.text_time import TextTime
+from scheduler_svc.frontend.told_tokens import prompt_logprobs
 
 _RETRY_AFTER_MS = 1000
 
@@ -149,6 +150,9 @@ class GenerationStream:
             )
             if chunk.start.HasField("prompt"):
                 chunk.start.prompt.token_ids.extend(array("i", submit.prompt_tokens))
+            told = prompt_logprobs(submit, self.record.prompt_records)
+            # an output may end before the prompt has run
+            chunk.prompt_logprobs.extend(told or ())
         return chunk
 
     def _raise_status(self) -> None:

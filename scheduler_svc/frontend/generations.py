@@ -25,6 +25,7 @@ from scheduler_svc.frontend.submission import new_record
 from scheduler_svc.frontend.text.answer_parts import AnswerSplitter
 from scheduler_svc.frontend.text.stops import StopMatcher
 from scheduler_svc.frontend.text.text_stream import TextStream
+from scheduler_svc.frontend.told_tokens import output_reader
 from scheduler_svc.frontend.traffic import Traffic
 from scheduler_svc.security.key_records import Caller
 
@@ -119,6 +120,7 @@ class Generations:
         ended: Sequence[bool] = (),
     ) -> GenerationStream:
         prompt = array("i", record.submit.prompt_tokens)
+        reader = output_reader(record.submit)
         outputs: list[OutputStream | None] = []
         for index, mirror in enumerate(record.outputs):
             if index < len(ended) and ended[index]:
@@ -142,6 +144,7 @@ class Generations:
                     rules,
                     request_id=record.submit.request_id,
                     num_delivered=delivered,
+                    reader=reader,
                 )
             )
         return GenerationStream(

@@ -15,6 +15,7 @@ from scheduler_svc.frontend.output_record import OutputRecord
 from scheduler_svc.frontend.request import TextRules
 from scheduler_svc.frontend.text.text_stream import StopHit, TextDelta, TextStream
 from scheduler_svc.frontend.text.tool_calls import ParsedCall
+from scheduler_svc.frontend.told_tokens import RecordReader
 
 # Work between two turns of the event loop: about a millisecond.
 _MAX_TOKENS_AT_ONCE = 1024
@@ -33,13 +34,18 @@ class OutputStream:
         *,
         request_id: str,
         num_delivered: int,
+        reader: RecordReader | None = None,
     ) -> None:
-        """`text` leaves out the first `num_delivered` tokens: the client has them."""
+        """`text` leaves out the first `num_delivered` tokens: the client has them.
+
+        `reader` is for what is told of tokens; None where nothing is.
+        """
         self._index = index
         self._record = record
         self._text = text
         self._rules = rules
         self._request_id = request_id
+        self._reader = reader
         self._num_taken = 0
         self.num_sent = num_delivered
         self.finish: engine.Finish | None = None
@@ -138,11 +144,16 @@ class OutputStream:
     def _delta(self, news: TextDelta, finish: api.Finish | None = None) -> api.OutputDelta:
         first = self.num_sent
         self.num_sent += news.num_released_tokens
+        tokens = self._record.tokens[first : self.num_sent]
+        told = []
+        if self._reader is not None:
+            told = self._reader.read(tokens, self._record.records, first=first)
         return api.OutputDelta(
             index=self._index,
             first_token_index=first,
             text=news.text,
-            token_ids=self._record.tokens[first : self.num_sent],
+            token_ids=tokens,
+            logprobs=told,
             finish=finish,
             reasoning=news.reasoning,
             tool_calls=[self._tool_call(call) for call in news.calls],

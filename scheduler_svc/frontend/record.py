@@ -12,7 +12,12 @@ from typing import Protocol
 
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.frontend.errors import CallError
-from scheduler_svc.frontend.output_record import OutputRecord
+from scheduler_svc.frontend.output_record import OutputRecord, TokensMissing
+from scheduler_svc.frontend.told_tokens import WORD_BYTES, prompt_reader
+
+
+_HARMLESS_AFTER_S = 5.0
+"""A request with which a core lived this long is not what it died of."""
 
 
 class Listener(Protocol):
@@ -52,6 +57,8 @@ class RequestRecord:
         self.outputs = [OutputRecord() for _ in range(submit.num_outputs)]
         self.form_field = ""
         """The field of the public request that its grammar came from."""
+        self.prompt_records = bytearray()
+        """What is told of the prompt's tokens, from the first one that is wanted."""
         self.max_tokens = 0
         self.num_cached_tokens: int | None = None
         self.queued_s: float | None = None
@@ -70,6 +77,7 @@ class RequestRecord:
         """Once closed: when what was last said of it has surely arrived; None: say it again."""
         self.detach: engine.Detach | None = None
         self._num_tokens_at_death = -1
+        self._died_at = now
 
     @property
     def name(self) -> tuple[str, str]:
@@ -84,7 +92,8 @@ class RequestRecord:
     @property
     def num_tokens_kept(self) -> int:
         """Tokens held in memory for it."""
-        return len(self.submit.prompt_tokens) // 4 + self.num_tokens
+        records = sum(len(output.records) for output in self.outputs) + len(self.prompt_records)
+        return (len(self.submit.prompt_tokens) + records) // WORD_BYTES + self.num_tokens
 
     def adopt(self, attached: engine.Attached, *, now: float) -> None:
         """Takes over the request as the core holds it. Raises TokensDiffer."""
@@ -95,11 +104,23 @@ class RequestRecord:
         self.outputs += [OutputRecord() for _ in attached.outputs[len(self.outputs) :]]
         for output, known in zip(self.outputs, attached.outputs, strict=False):
             output.merge(known)
+        if len(attached.prompt_records) > len(self.prompt_records):
+            self.prompt_records[:] = attached.prompt_records
         if self.phase is Phase.UNANSWERED:
             self._num_tokens_at_death = self.num_tokens
         self.max_tokens = attached.max_tokens
         if attached.num_cached_tokens >= 0:
             self.num_cached_tokens = attached.num_cached_tokens
+
+    def take_prompt_records(self, first_position: int, records: bytes) -> None:
+        """Takes records of the prompt; known ones again do no harm. Raises TokensMissing."""
+        reader = prompt_reader(self.submit)
+        if reader is None:
+            return
+        begin = (first_position - self.submit.prompt_records_from) * reader.num_bytes
+        if begin > len(self.prompt_records):
+            raise TokensMissing(f"records of the prompt came from position {first_position} on")
+        self.prompt_records += records[len(self.prompt_records) - begin :]
 
     def submission(self, number: int, *, now: float) -> engine.Submit:
         """The Submit as of now, with what was received since the first one."""
@@ -115,6 +136,7 @@ class RequestRecord:
         if self.phase is Phase.CLOSED:
             submit.is_detached = True
             submit.keep_for_ms = max(1, int(1000 * (self.keep_until - now)))
+        submit.prompt_records = bytes(self.prompt_records)
         if self.num_tokens or any(output.end or output.finish for output in self.outputs):
             del submit.resume[:]
             submit.resume.extend(output.as_resumed() for output in self.outputs)
@@ -147,13 +169,17 @@ class RequestRecord:
         """
         return self.detach is None or self.detach.cancel or not self.submit.keep_for_ms
 
-    def note_core_death(self) -> None:
-        """Counts a restart of the core; a token since the previous one starts the count anew."""
+    def note_core_death(self, now: float) -> None:
+        """Counts a restart of the core; a token since the previous one starts the count anew.
+
+        Who is not told of tokens goes by the time that the core lived.
+        """
         self.num_core_restarts += 1
         num_tokens = self.num_tokens
-        if num_tokens > self._num_tokens_at_death >= 0:
+        has_moved = num_tokens > self._num_tokens_at_death >= 0
+        if has_moved or (self.phase is Phase.CLOSED and now - self._died_at > _HARMLESS_AFTER_S):
             self.submit.num_core_deaths = 0
-        self._num_tokens_at_death = num_tokens
+        self._num_tokens_at_death, self._died_at = num_tokens, now
         self.submit.num_core_deaths += 1
 
     def fail(self, error: CallError) -> None:

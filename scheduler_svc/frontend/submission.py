@@ -3,6 +3,7 @@
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.frontend.record import RequestRecord
 from scheduler_svc.frontend.request import ParsedRequest
+from scheduler_svc.frontend.told_tokens import output_reader
 from scheduler_svc.security.key_records import Caller
 
 
@@ -43,9 +44,13 @@ def new_record(
         submit.grammar.CopyFrom(request.form.grammar)
     record = RequestRecord(submit, now=now, deadline_at=deadline_at)
     record.form_field = "" if request.form is None else request.form.field
+    reader = output_reader(submit)
     for index, received in enumerate(request.received):
         output = record.outputs[index]
         output.tokens.extend(received.token_ids)
+        if reader is not None:
+            # nobody here knows how likely they were
+            output.records.extend(bytes(reader.num_bytes * len(received.token_ids)))
         if received.end is None:
             continue
         num_tokens = len(received.token_ids)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def outcome(folder: Path, group: ParallelGroup | None = None) -> dict[str, np.nd
 def ruled_outcome(folder: Path, group: ParallelGroup | None) -> dict[str, np.ndarray]:
     """Tokens under rules that change logits on every rank's part, and what is told of them."""
     rig = Rig(load(folder, group=group), group=group, num_tokenizer_ids=259)
-    told = {"has_logprobs": True, "num_top_logprobs": 3}
+    told: dict[str, Any] = {"has_logprobs": True, "num_top_logprobs": 3}
     wanted = [
         rules(history=PROMPTS[0], num_prompt_tokens=1, frequency_penalty=1.5, **told),
         rules(history=PROMPTS[1], num_prompt_tokens=16, repetition_penalty=1.5, **told),

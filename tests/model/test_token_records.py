@@ -150,7 +150,7 @@ def test_prompts_are_told_chunk_by_chunk(rig: Rig, reference: torch.nn.Module, f
 
 def hidden_states(reference: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
-        states: torch.Tensor = reference.model(torch.tensor([tokens])).last_hidden_state[0]  # type: ignore[operator,union-attr]
+        states: torch.Tensor = reference.model(torch.tensor([tokens])).last_hidden_state[0]  # type: ignore[operator]
     return states
 
 
