@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from octavo.retries import ReconnectPolicy, RetryPolicy
     from octavo.sampling import SamplingParams
     from octavo.stream import Stream
+    from octavo.structured import StructuredOutput
     from octavo.tools import Tool
 
     __version__: str
@@ -94,6 +95,7 @@ __all__ = [
     "ServiceError",
     "Stream",
     "StreamStart",
+    "StructuredOutput",
     "Superseded",
     "Tokens",
     "Tool",
@@ -138,6 +140,7 @@ _HOME_OF = {
     "ServiceError": "octavo.errors",
     "Stream": "octavo.stream",
     "StreamStart": "octavo.results",
+    "StructuredOutput": "octavo.structured",
     "Superseded": "octavo.errors",
     "Tokens": "octavo.results",
     "Tool": "octavo.tools",

@@ -142,6 +142,7 @@ def decode_model_info(message: inference_pb2.GetModelInfoResponse) -> ModelInfo:
         version=message.version,
         max_outputs=message.max_outputs,
         max_request_bytes=message.max_request_bytes,
+        has_structured_output=message.has_structured_output,
         default_sampling=SamplingParams(
             **{
                 name: getattr(sampling, name)

@@ -16,6 +16,7 @@ from octavo.prompts import (
     is_conversation,
 )
 from octavo.sampling import SamplingOptions, SamplingParams
+from octavo.structured import StructuredInput, structured_message
 from octavo.v1 import inference_pb2
 
 
@@ -28,6 +29,8 @@ class RequestOptions(SamplingOptions, total=False):
     skip_special_tokens: leaves special tokens out of the text (default: True).
     stream_interval: sends a chunk only when this many new tokens wait (default: 1).
     echo: sends the prompt back, in `start.prompt`.
+    structured_output: the form that an output must have: a JSON Schema (a dict or a pydantic model)
+        or a StructuredOutput.
     split_reasoning: gives what is between the model's reasoning marks apart from the text.
     parse_tool_calls: gives the model's function calls apart from the text.
     max_prompt_tokens: cuts a longer prompt (default: it is refused; see truncation).
@@ -45,6 +48,7 @@ class RequestOptions(SamplingOptions, total=False):
     skip_special_tokens: bool
     stream_interval: int
     echo: bool
+    structured_output: StructuredInput | None
     split_reasoning: bool
     parse_tool_calls: bool
     max_prompt_tokens: int
@@ -108,6 +112,9 @@ def generation_message(
         max_tokens=values.pop("max_prompt_tokens", None),
         side=values.pop("truncation", None),
     )
+    structured = values.pop("structured_output", None)
+    if structured is not None:
+        message.structured_output.CopyFrom(structured_message(structured))
     for section, names in _SECTIONS.items():
         for name in names:
             _assign(message, section, name, values.pop(name, None))
@@ -145,7 +152,7 @@ def batch_messages(
 
 def _known() -> list[str]:
     names = (name for names in _SECTIONS.values() for name in names)
-    return sorted([*names, "max_prompt_tokens", "truncation"])
+    return sorted([*names, "max_prompt_tokens", "structured_output", "truncation"])
 
 
 def _cut(prompt: inference_pb2.Prompt, *, max_tokens: Any, side: Any) -> None:

@@ -211,4 +211,5 @@ class ModelInfo:
     version: str
     max_outputs: int
     max_request_bytes: int
+    has_structured_output: bool = False
     default_sampling: SamplingParams = field(default_factory=SamplingParams)

@@ -8,11 +8,12 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from octavo.cli.answer import Stopwatch, note, print_answer, print_facts
-from octavo.cli.request_flags import add_request_flags, client_from, params_from
+from octavo.cli.request_flags import add_request_flags, client_from, form_from, params_from
 from octavo.client import Client
 from octavo.errors import ServiceError
 from octavo.prompts import Message
 from octavo.sampling import SamplingParams
+from octavo.structured import StructuredOutput
 
 _EPILOG = """\
 examples:
@@ -43,7 +44,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(arguments: argparse.Namespace) -> int:
     with client_from(arguments) as client:
-        conversation = Conversation(client, params=params_from(arguments), system=arguments.system)
+        conversation = Conversation(
+            client,
+            params=params_from(arguments),
+            form=form_from(arguments),
+            system=arguments.system,
+        )
         if arguments.message is not None:
             conversation.ask(arguments.message)
             return 0
@@ -53,9 +59,17 @@ def _run(arguments: argparse.Namespace) -> int:
 class Conversation:
     """What was said so far."""
 
-    def __init__(self, client: Client, *, params: SamplingParams, system: str | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        params: SamplingParams,
+        form: StructuredOutput | None,
+        system: str | None,
+    ) -> None:
         self._client = client
         self._params = params
+        self._form = form
         self._opening = [Message("system", system)] if system else []
         self._messages = list(self._opening)
 
@@ -67,7 +81,12 @@ class Conversation:
         """Prints the answer and remembers both; forgets the question if there is none."""
         messages = [*self._messages, Message("user", text)]
         watch = Stopwatch()
-        stream = self._client.stream(messages=messages, params=self._params, split_reasoning=True)
+        stream = self._client.stream(
+            messages=messages,
+            params=self._params,
+            structured_output=self._form,
+            split_reasoning=True,
+        )
         generation = print_answer(stream, watch=watch)
         print_facts(generation, watch=watch)
         answer = Message("assistant", generation.text, reasoning=generation.reasoning)

@@ -6,13 +6,14 @@ import argparse
 import sys
 
 from octavo.cli.answer import Stopwatch, print_answer, print_facts
-from octavo.cli.request_flags import add_request_flags, client_from, params_from
+from octavo.cli.request_flags import add_request_flags, client_from, form_from, params_from
 
 _EPILOG = """\
 examples:
   octavo generate "The printing press"
   octavo generate --temperature 0 --max-tokens 20 "1, 2, 3,"
   octavo generate - < story.txt
+  octavo generate --regex "[0-9]{4}" "The printing press came to Europe in the year "
 """
 
 
@@ -34,6 +35,7 @@ def _run(arguments: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     with client_from(arguments) as client:
         watch = Stopwatch()
-        stream = client.stream(prompt, params=params_from(arguments))
+        form = form_from(arguments)
+        stream = client.stream(prompt, params=params_from(arguments), structured_output=form)
         print_facts(print_answer(stream, watch=watch), watch=watch)
     return 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from octavo.channel import DEFAULT_TARGET
 from octavo.cli.service_flags import add_service_flags, api_key_from, credentials_from
 from octavo.client import Client
+from octavo.errors import invalid_field
 from octavo.sampling import SamplingParams
+from octavo.structured import StructuredOutput
 
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +25,9 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--top-p", type=float, help="keep the likeliest tokens up to this sum")
     sampling.add_argument("--min-p", type=float, help="drop tokens below this share of the best")
     sampling.add_argument("--seed", type=int, help="repeat an answer: its seed is shown with it")
+    form = parser.add_argument_group("form of the answer").add_mutually_exclusive_group()
+    form.add_argument("--json-schema", type=Path, metavar="FILE", help="JSON of this JSON Schema")
+    form.add_argument("--regex", metavar="REGEX", help="a text that this matches as a whole")
     stopping = parser.add_argument_group("stopping")
     stopping.add_argument("--max-tokens", type=int, help="most tokens of an answer")
     stopping.add_argument(
@@ -37,6 +43,18 @@ def client_from(arguments: argparse.Namespace) -> Client:
         api_key=api_key_from(arguments),
         credentials=credentials_from(arguments),
     )
+
+
+def form_from(arguments: argparse.Namespace) -> StructuredOutput | None:
+    """The chosen form of the answer. Raises InvalidRequest for a file that cannot be read."""
+    if arguments.regex is not None:
+        return StructuredOutput(regex=arguments.regex)
+    if arguments.json_schema is None:
+        return None
+    try:
+        return StructuredOutput(json_schema=arguments.json_schema.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise invalid_field("--json-schema", f"cannot be read: {error}") from error
 
 
 def params_from(arguments: argparse.Namespace) -> SamplingParams:

@@ -103,6 +103,7 @@ def test_nobody_at_the_address_is_said_with_what_to_do(
         (["--tls-ca", "/nowhere/ca.pem"], "/nowhere/ca.pem"),
         (["--tls-cert", "client.pem"], "--tls-key"),
         (["--api-key-file", "/nowhere/key"], "--api-key-file /nowhere/key"),
+        (["--json-schema", "/nowhere/schema.json"], "/nowhere/schema.json"),
     ],
 )
 def test_a_wrong_flag_is_named(
@@ -110,6 +111,16 @@ def test_a_wrong_flag_is_named(
 ) -> None:
     assert main(["generate", *flags, "a"]) in (1, 2)
     assert text in capsys.readouterr().err
+
+
+def test_an_answer_may_be_given_a_form(server: FakeInferenceServer, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "integer"}', encoding="utf-8")
+    assert main(["chat", "--json-schema", str(schema), "Hello"]) == 0
+    assert main(["generate", "--regex", "[0-9]+", "Hello"]) == 0
+    first, second = (generation.structured_output for generation in server.generations)
+    assert first.json_schema == '{"type": "integer"}'
+    assert second.regex == "[0-9]+"
 
 
 def test_what_the_service_refuses_is_said_field_by_field(

@@ -24,7 +24,7 @@ from tests.unit.engine.grammar_rig import byte_vocabulary, compiled, message, wa
 NEVER = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
 
 
-PART = {"anyOf": [{"properties": {f"p{i}": {}, f"q{i}": {}}} for i in range(10)]}
+PART: dict[str, object] = {"anyOf": [{"properties": {f"p{i}": {}, f"q{i}": {}}} for i in range(10)]}
 DOUBLING = "\n".join(f'r{i}: r{i + 1} r{i + 1} | "x"' for i in range(1500))
 OUTCOMES = {"product of anyOfs": "refused", "intersections": "ended", "doubling": "ended"}
 """Of the others: served."""

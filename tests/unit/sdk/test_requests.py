@@ -8,6 +8,7 @@ import octavo
 from octavo.prompts import any_prompt, chat_prompt, plain_prompt
 from octavo.requests import ChatOptions, RequestOptions, generation_message, split_chat_options
 from octavo.sampling import SamplingOptions
+from octavo.structured import StructuredOutput
 from octavo.v1 import inference_pb2
 
 PROMPT = inference_pb2.Prompt(text="x")
@@ -40,6 +41,7 @@ def test_every_option_reaches_its_field() -> None:
         skip_special_tokens=False,
         stream_interval=3,
         echo=True,
+        structured_output=StructuredOutput(regex="a+"),
         split_reasoning=True,
         parse_tool_calls=False,
         max_prompt_tokens=7,
@@ -78,6 +80,7 @@ def test_every_option_reaches_its_field() -> None:
             split_reasoning=True,
             parse_tool_calls=False,
         ),
+        structured_output=inference_pb2.StructuredOutput(regex="a+"),
         scheduling=inference_pb2.SchedulingParams(
             priority=-2, keep_for_s=0.0, skip_cache_read=True, skip_cache_store=False
         ),
@@ -92,7 +95,13 @@ def test_every_field_of_the_contract_has_an_option() -> None:
         inference_pb2.SchedulingParams,
     )
     fields = {field.name for message in messages for field in message.DESCRIPTOR.fields}
-    elsewhere = {"request_id", "model", "max_prompt_tokens", "truncation"}
+    elsewhere = {
+        "request_id",
+        "model",
+        "max_prompt_tokens",
+        "structured_output",
+        "truncation",
+    }
     assert fields == set(get_type_hints(RequestOptions)) - elsewhere
 
 
