@@ -197,7 +197,7 @@ class RequestLedger:
         elif record.phase is Phase.UNANSWERED and not record.is_attach:
             self._channel.submit(record, now=now)
         elif record.phase is Phase.LIVE and is_new_core:
-            record.note_core_death()
+            record.note_core_death(now)
             self._channel.submit(record, now=now)
         else:
             self._channel.attach(record, now=now)
@@ -207,7 +207,7 @@ class RequestLedger:
         if is_new_core and now >= record.keep_until:
             self._drop(record)
         elif is_new_core:
-            record.note_core_death()
+            record.note_core_death(now)
             self._channel.submit(record, now=now)
         elif record.settles_at is None and record.needs_settling:
             self._channel.attach(record, now=now)
@@ -231,6 +231,9 @@ class RequestLedger:
     def _own(self, record: RequestRecord, *, repeats_final: bool) -> None:
         """The core confirmed our number: goes on, and repeats what it may not have heard."""
         record.is_owned = record.was_accepted = True
+        earlier = self._closed_by_name.get(record.name)
+        if earlier not in (None, record):
+            self._drop(earlier)  # this one knows all that one did
         for output in record.outputs:
             if output.finish is not None and (repeats_final or not output.is_final):
                 self._channel.finish(record, output.finish)

@@ -15,7 +15,6 @@ from scheduler_svc.frontend.errors import CallError
 from scheduler_svc.frontend.output_record import OutputRecord, TokensMissing
 from scheduler_svc.frontend.told_tokens import WORD_BYTES, prompt_reader
 
-
 _HARMLESS_AFTER_S = 5.0
 """A request with which a core lived this long is not what it died of."""
 

@@ -114,6 +114,28 @@ async def test_a_later_stream_of_the_same_request_takes_its_mirrors_place() -> N
     assert world.resubmitted() == ["a"]
 
 
+async def test_a_stream_that_goes_on_takes_its_mirrors_place_before_it_ends() -> None:
+    world = World()
+    world.ledger.detach(world.live("a", keep_for_ms=60_000), cancel=False)
+    world.live("a", keep_for_ms=60_000, num_tokens=6)
+    assert world.resubmitted() == ["a"]
+    [message] = world.outbox.sent
+    assert not message.submit.is_detached
+    assert len(message.submit.resume[0].tokens) == 6 * 4
+
+
+async def test_a_request_that_nobody_reads_is_suspected_of_deaths_in_a_row_only() -> None:
+    world = World()
+    world.ledger.detach(world.live("a", keep_for_ms=60_000), cancel=False)
+    counted = []
+    for seconds in (1.0, 1.0, 20.0, 1.0, 20.0):
+        world.pass_time(seconds)
+        world.outbox_core += 1
+        world.resubmitted()
+        counted.append(world.outbox.sent[0].submit.num_core_deaths)
+    assert counted == [1, 2, 1, 2, 1]
+
+
 async def test_a_request_that_is_owned_elsewhere_is_not_mirrored() -> None:
     world = World()
     record = world.finished("a", keep_for_ms=60_000)
