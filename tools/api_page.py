@@ -31,7 +31,10 @@ _HOST = "127.0.0.1:50051"
 _STATUS = re.compile(
     r"\b(NOT_FOUND|ALREADY_EXISTS|ABORTED|INTERNAL|INVALID_ARGUMENT|FAILED_PRECONDITION)\b"
 )
-_SENTENCE = re.compile(r"(?<=[a-z0-9)`\]'\"])\.(?:\s+|$)")
+_RULE = re.compile(
+    r"Range|At (most|least)|Required|Exactly|[Mm]ust|Needs|Excludes|[Rr]efused|each 0 to|\d to \d"
+)
+_SENTENCE = re.compile(r"\.(?:\s+|$)")
 
 
 def api_page() -> str:
@@ -173,13 +176,12 @@ def _asked_row(member: Member) -> str:
         elif sentence.startswith("At most "):
             ranges.append(sentence)
         elif sentence.startswith("Required"):
-            default = "none: required"
+            default = f"none: {sentence[0].lower()}{sentence[1:]}"
         else:
             meaning.append(f"{sentence}.")
     statuses = _STATUS.findall(member.comment)
-    has_rule = bool(ranges or default == "none: required" or "each 0 to" in member.comment)
-    if has_rule and not statuses:
-        statuses = ["INVALID_ARGUMENT"]
+    if member.oneof or _RULE.search(member.comment):
+        statuses.append("INVALID_ARGUMENT")
     cells = [
         f"`{member.name}`",
         _kind(member),

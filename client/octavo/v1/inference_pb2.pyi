@@ -1795,7 +1795,9 @@ class Resume(_message.Message):
     seed: _builtins.int
     """The seed reported in StreamStart. Required when any token was received."""
     age_ms: _builtins.int
-    """Milliseconds since the request was first sent; it keeps this age in the queue, up to a limit of the server."""
+    """Milliseconds since the request was first sent; it keeps this age in the queue, up to a limit of the server. Range: 0 and
+    above.
+    """
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResumedOutput]:
         """For each output index, what was received. Exactly n entries."""
