@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]  # it ships without types
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
