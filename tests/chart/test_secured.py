@@ -77,11 +77,18 @@ def test_traces_go_to_the_collector_that_is_named(render: Render) -> None:
     assert values["OTEL_TRACES_SAMPLER_ARG"] == "0.25"
 
 
-def test_other_flags_of_the_bench_job_make_another_job(render: Render) -> None:
-    def name(**bench: Any) -> str:
-        return str(find(render({"bench": {"enabled": True, **bench}}), "Job")["metadata"]["name"])
+def test_whatever_changes_in_the_bench_jobs_pod_makes_another_job(render: Render) -> None:
+    """An upgrade that changed a Job would fail."""
 
-    assert name() == name() != name(args=["--rate=2"])
+    def name(**values: Any) -> str:
+        return str(find(render({**values, "bench": bench}), "Job")["metadata"]["name"])
+
+    bench: dict[str, Any] = {"enabled": True}
+    usual = name()
+    assert usual == name(replicas=2)
+    changed = {name(scheduler={"image": {"tag": "2"}}), name(ports={"grpc": 50055})}
+    bench = {"enabled": True, "args": ["--rate=2"]}
+    assert len({usual, *changed, name()}) == 4
 
 
 @pytest.fixture

@@ -27,15 +27,17 @@ from octavo.v1.inference_pb2_grpc import InferenceServiceStub
 if TYPE_CHECKING:
     from octavo.v1.inference_pb2_grpc import InferenceServiceAsyncStub
 
-_START_DELAY_S = 1.0
+# until all processes have their requests
+_START_DELAY_S = 0.3
+_START_DELAY_PER_REQUEST_S = 0.001
 _GREETING_LIMIT_S = 30.0
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 )
-# as many lines of a closed loop as there are requests: all of them at once, or at their times
 ALL_AT_THEIR_TIMES = 0
+"""Instead of a number of clients: an open loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def send(
     context = multiprocessing.get_context("spawn")
     with context.Pool(num_processes, initializer=_leave_signals_to_the_parent) as pool:
         pool.map(_warm, [access] * num_processes)
-        start_at = time.monotonic() + _START_DELAY_S
+        start_at = time.monotonic() + _START_DELAY_S + _START_DELAY_PER_REQUEST_S * len(requests)
         jobs = [
             pool.apply_async(_send_share, (access, share, start_at, lines, timeout_s))
             for share, lines in zip(shares, clients, strict=True)

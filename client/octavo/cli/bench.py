@@ -8,6 +8,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from octavo.bench.report import html_report
 from octavo.bench.result import Result
 from octavo.bench.sender import Access, describe, send
 from octavo.bench.summary import Objectives, summarize
@@ -170,7 +171,6 @@ def _write(result: Result, arguments: argparse.Namespace) -> None:
 def _draw(result: Result, *, plots: Path | None, report: Path | None) -> None:
     # an optional package
     from octavo.bench.plots import pictures  # noqa: PLC0415
-    from octavo.bench.report import html_report  # noqa: PLC0415
 
     made = pictures(result.outcomes)
     if plots is not None:
