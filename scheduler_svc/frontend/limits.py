@@ -38,6 +38,6 @@ def request_limits(
         max_outputs=config.max_outputs,
         max_keep_for_s=config.max_keep_for,
         max_request_bytes=config.max_request_bytes,
-        max_top_logprobs=config.max_top_logprobs,
+        max_top_logprobs=min(config.max_top_logprobs, model.vocab_size),
         has_structured_output=config.structured_output == "on",
     )

@@ -39,6 +39,7 @@ class ServedModel:
     vocab_size: int
     max_positions: int
     default_sampling: DefaultSampling
+    hidden_size: int = 0  # 0: the config does not say
 
 
 def load_served_model(model_dir: Path, *, name: str) -> ServedModel:
@@ -58,7 +59,12 @@ def load_served_model(model_dir: Path, *, name: str) -> ServedModel:
             path, config.get("max_position_embeddings"), key="max_position_embeddings"
         ),
         default_sampling=_default_sampling(model_dir / _GENERATION_CONFIG),
+        hidden_size=_hidden_size(config.get("hidden_size")),
     )
+
+
+def _hidden_size(value: object) -> int:
+    return value if isinstance(value, int) and 1 <= value <= _MAX_POSITIONS else 0
 
 
 def _count(path: Path, value: object, *, key: str) -> int:

@@ -32,5 +32,6 @@ def model_info(
         max_outputs=limits.max_outputs,
         max_request_bytes=limits.max_request_bytes,
         max_top_logprobs=limits.max_top_logprobs,
+        embedding_size=model.hidden_size,
         has_structured_output=limits.has_structured_output,
     )

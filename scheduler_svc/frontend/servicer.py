@@ -15,7 +15,12 @@ from scheduler_svc.frontend.batches import Batches
 from scheduler_svc.frontend.call import Call
 from scheduler_svc.frontend.callers import Callers
 from scheduler_svc.frontend.calls import Calls, Context
-from scheduler_svc.frontend.errors import RequestUnknown, Unavailable
+from scheduler_svc.frontend.errors import (
+    InvalidRequest,
+    RequestUnknown,
+    Unavailable,
+    Violation,
+)
 from scheduler_svc.frontend.estimates import Estimates
 from scheduler_svc.frontend.generation_stream import GenerationStream
 from scheduler_svc.frontend.generations import Generations
@@ -24,6 +29,7 @@ from scheduler_svc.frontend.parse import RequestParser, check_request_id
 from scheduler_svc.frontend.request import ParsedRequest
 from scheduler_svc.frontend.serving import Serving
 from scheduler_svc.frontend.texts import Texts
+from scheduler_svc.frontend.vectors import Vectors
 from scheduler_svc.frontend.violations import Violations
 from scheduler_svc.security.key_records import Caller
 
@@ -46,6 +52,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         batches: Batches,
         texts: Texts,
         estimates: Estimates,
+        vectors: Vectors,
         calls: Calls,
         callers: Callers,
         serving: Serving,
@@ -59,6 +66,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self._batches = batches
         self._texts = texts
         self._estimates = estimates
+        self._vectors = vectors
         self._calls = calls
         self._callers = callers
         self._serving = serving
@@ -178,12 +186,32 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             self._serving.check_accepts()
             return await self._estimates.estimate(request, self._callers.of(context))
 
+    async def Embed(self, request: api.EmbedRequest, context: Context) -> api.EmbedResponse:
+        """Vectors of prompts."""
+        async with self._request(context, method="Embed", request_id="") as (_, caller):
+            self._serving.check_accepts()
+            deadline_at = self._deadline(context)
+            return await self._vectors.embed(request, caller, deadline_at=deadline_at)
+
+    async def Score(self, request: api.ScoreRequest, context: Context) -> api.ScoreResponse:
+        """How likely continuations are."""
+        async with self._request(context, method="Score", request_id="") as (_, caller):
+            self._serving.check_accepts()
+            deadline_at = self._deadline(context)
+            return await self._vectors.score(request, caller, deadline_at=deadline_at)
+
     async def GetModelInfo(
         self, request: api.GetModelInfoRequest, context: Context
     ) -> api.GetModelInfoResponse:
         """What is served."""
         async with self._calls.answer(context, method="GetModelInfo"):
             return self._describe()
+
+    async def refuse_unreadable(self, context: Context, method: str) -> None:
+        """Ends a call whose message is none."""
+        async with self._calls.answer(context, method=method):
+            rule = f"must be a valid message of {method}, with its texts in UTF-8"
+            raise InvalidRequest([Violation(field="request", rule=rule)])
 
     @asynccontextmanager
     async def _request(

@@ -32,6 +32,7 @@ from scheduler_svc.frontend.model import ServedModel
 from scheduler_svc.frontend.model_info import model_info
 from scheduler_svc.frontend.parse import RequestParser
 from scheduler_svc.frontend.patience import CorePatience
+from scheduler_svc.frontend.probes import Probes
 from scheduler_svc.frontend.prompt import PromptEncoder
 from scheduler_svc.frontend.server import listen, make_server
 from scheduler_svc.frontend.servicer import InferenceServicer
@@ -40,6 +41,7 @@ from scheduler_svc.frontend.span import CallTracer
 from scheduler_svc.frontend.tenant_labels import TenantLabels
 from scheduler_svc.frontend.texts import Texts
 from scheduler_svc.frontend.traffic import Traffic
+from scheduler_svc.frontend.vectors import Vectors
 from scheduler_svc.security.guard import KeyGuard
 from scheduler_svc.security.keys import key_ring
 from scheduler_svc.security.ports import inference_tls
@@ -160,6 +162,7 @@ class FrontendServices:
             batches=Batches(answers, self.calls, clock=clock),
             texts=Texts(model, prompts, limits=self._limits, executor=self._executor),
             estimates=Estimates(prompts, self.ledger, limits=self._limits),
+            vectors=Vectors(model, prompts, Probes(self.ledger, clock=clock), limits=self._limits),
             calls=self.calls,
             callers=Callers(self._keys),
             serving=self.serving,

@@ -58,6 +58,7 @@ def write_model(folder: Path, **generation_config: object) -> None:
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": 288,
         "max_position_embeddings": 512,
+        "hidden_size": 24,
         "eos_token_id": END_ID,
     }
     (folder / "config.json").write_text(json.dumps(config))

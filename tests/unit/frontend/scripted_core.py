@@ -150,15 +150,23 @@ class ScriptedCore:
         end: engine.EndReason.ValueType | None = None,
         stop_token_id: int = -1,
         message: str = "",
+        records: bytes = b"",
+        prompt_records: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        """Tokens of one output in one row, and its end behind them."""
-        deliver = engine.Deliver()
+        """Tokens of one output in one row, and its end behind them; what is told of them.
+
+        `prompt_records` are (first position, records).
+        """
+        deliver = engine.Deliver(records=records)
+        for first_position, told in prompt_records:
+            deliver.prompt_records.add(number=number, first_position=first_position, records=told)
         if tokens:
             deliver.numbers = _column([number])
             deliver.output_indexes = _column([output])
             deliver.first_token_indexes = _column([first])
             deliver.token_counts = b"" if len(tokens) == 1 else _column([len(tokens)])
             deliver.tokens = _column(tokens)
+            deliver.record_words = _column([len(records) // 4]) if records else b""
         if end is not None:
             deliver.ends.add(
                 number=number,
