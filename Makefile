@@ -107,7 +107,7 @@ test-gpu: $(DEV) ## kernels and graphs; needs a CUDA device
 # ten million random transitions of the core; chaos, soak and fuzz are in tests/e2e/test_long.py; images makes the
 # environment of the worker's image as its Dockerfile does.
 # Each ends by itself within 45 minutes, or is ended.
-LONG_PARTS := property core chaos overload hostile soak fuzz images
+LONG_PARTS := property core chaos overload hostile schemas soak fuzz images
 CHOSEN_LONG_PARTS = $(if $(filter all,$(PART)),$(LONG_PARTS),$(filter $(LONG_PARTS),$(PART)))
 test-long: $(DEV) ## soaks and fuzzing: PART=NAME, or all
 	@$(if $(CHOSEN_LONG_PARTS),,$(error PART=$(PART) is none of: all $(LONG_PARTS)))
