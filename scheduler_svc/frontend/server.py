@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from octavo.v1 import inference_pb2_grpc
 from scheduler_svc.config import ServiceConfig
 from scheduler_svc.frontend.health import INFERENCE_SERVICE, HealthServicer
+from scheduler_svc.frontend.readable import readable_handlers
 from scheduler_svc.frontend.reflection import add_reflection
 from scheduler_svc.frontend.servicer import InferenceServicer
 from scheduler_svc.security.guard import KeyGuard
@@ -58,7 +59,16 @@ def make_server(
             *_connection_limits(config),
         ],
     )
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
+    server.add_generic_rpc_handlers(
+        (
+            readable_handlers(
+                lambda one: inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+                    inference, one
+                ),
+                refuse=inference.refuse_unreadable,
+            ),
+        )
+    )
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     health_service = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
     add_reflection(server, (INFERENCE_SERVICE, health_service))
