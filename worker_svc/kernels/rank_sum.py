@@ -203,7 +203,7 @@ def _meet(
     tl.atomic_add(theirs, step, sem="release", scope="sys")
     num_missing = num_ranks
     while num_missing > 0:
-        arrived = tl.load(counters + ranks, volatile=True)
+        # one thread asks for each rank and all threads get its answer: they leave together
+        arrived = tl.atomic_add(counters + ranks, 0, sem="acquire", scope="sys")
         num_missing = tl.sum((arrived - goal < 0).to(tl.int32), axis=0)
-    tl.atomic_add(counters + ranks, 0, sem="acquire", scope="sys")
     tl.debug_barrier()

@@ -21,8 +21,8 @@ EPSILON, FEATURES, NUM_BLOCKS = 1e-6, 24, 3
 # tokens and whether in two shots: one row, fewer rows than blocks, more than one for a block; the
 # same way twice and three times over, so that both halves of a region come round again
 LAUNCHES = [
-    *[(1, False), (1, False), (5, True), (9, True), (9, True), (9, False), (2, True)],
-    *[(7, False), (7, False), (7, False), (1, True), (3, True)],
+    *[(1, False), (1, False), (5, True), (9, True), (9, True), (7, False), (7, False)],
+    (2, True),
 ]
 
 
