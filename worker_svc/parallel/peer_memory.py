@@ -88,7 +88,12 @@ class PeerMemory:
         obstacle, owner = "", None
         try:
             owner = _map(shape, device)
-        except (RuntimeError, ImportError) as error:
+        except (
+            RuntimeError,
+            ImportError,
+            AttributeError,
+            ValueError,
+        ) as error:  # not a public module
             obstacle = str(error).partition("\n")[0]
         _agree(group, obstacle, device)
         return cls(shape, switch_over, owner=owner)
