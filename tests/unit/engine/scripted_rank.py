@@ -7,6 +7,7 @@ a wrong position or a stale block changes the stream. Greedy only.
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,12 +18,21 @@ import zmq
 from octavo.internal.v1 import step_pb2 as step
 
 VOCAB_SIZE = 997
+MASK_BYTES = 4 * -(-VOCAB_SIZE // 32)
 SILENCE_LIMIT_S = 1.5
 
 
 def next_token(history: Sequence[int]) -> int:
     """The token after these."""
     return xxhash.xxh3_64_intdigest(np.array(history, "<i4").tobytes()) % VOCAB_SIZE
+
+
+def allowed_from(token: int, mask: bytes | None) -> int:
+    """The first id from a token on that a mask allows."""
+    if mask is None:
+        return token
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[:VOCAB_SIZE]
+    return (token + int(np.argmax(np.roll(bits, -token)))) % VOCAB_SIZE
 
 
 def expected_tokens(prompt: Sequence[int], num_tokens: int) -> list[int]:
@@ -104,6 +114,9 @@ class ScriptedRank(threading.Thread):
         self._slots: dict[int, Slot] = {}
         self._epoch: step.Epoch | None = None
         self._expected_step = 1
+        self._pending: deque[step.StepPlan] = deque()
+        self._masks = b""
+        self._row_masks: dict[int, bytes] = {}
         self._stop_event = threading.Event()
         self.hellos: list[str] = []
         self.shut_down_for: str | None = None
@@ -144,6 +157,8 @@ class ScriptedRank(threading.Thread):
 
     def _say_hello(self, reason: str) -> None:
         self._slots = {}
+        self._pending.clear()
+        self._masks = b""
         self._epoch = None
         self._hello.reason = reason
         self.hellos.append(reason)
@@ -162,6 +177,8 @@ class ScriptedRank(threading.Thread):
             self._epoch = message.welcome.epoch
             self._hello.welcomed_epoch.CopyFrom(self._epoch)
             self._slots, self._expected_step = {}, 1
+            self._pending.clear()
+            self._masks = b""
             self._send(step.RankMessage(ready=step.Ready(epoch=self._epoch)))
         elif kind == "reset":
             if self._epoch is not None and message.reset.epoch == self._epoch:
@@ -169,7 +186,24 @@ class ScriptedRank(threading.Thread):
         elif kind == "shutdown":
             self.shut_down_for = message.shutdown.reason
         elif kind == "plan" and message.plan.epoch == self._epoch:
-            self._take_plan(message.plan)
+            self._pending.append(message.plan)
+        elif kind == "late_inputs" and message.late_inputs.epoch == self._epoch:
+            late = message.late_inputs
+            assert self._pending, "masks for no step"
+            rows = len(self._pending[0].awaits_mask_rows) // 4
+            assert late.step == self._pending[0].step
+            assert len(late.masks) == rows * MASK_BYTES
+            self._masks = late.masks
+        self._run_pending()
+
+    def _run_pending(self) -> None:
+        """Runs the plans that lack no masks, in order."""
+        while self._pending and (self._masks or not self._pending[0].awaits_mask_rows):
+            plan, masks, self._masks = self._pending.popleft(), self._masks, b""
+            self._row_masks = {}
+            for index, row in enumerate(ints(plan.awaits_mask_rows)):
+                self._row_masks[row] = masks[index * MASK_BYTES : (index + 1) * MASK_BYTES]
+            self._take_plan(plan)
 
     def _take_plan(self, plan: step.StepPlan) -> None:
         if self._script.is_due("skip_plan_at", plan.step):
@@ -215,7 +249,7 @@ class ScriptedRank(threading.Thread):
         self.num_rows += len(rows)
         if checksum(rows, self._slots) != plan.position_checksum:
             return None
-        outcomes = [self._run_row(row) for row in rows]
+        outcomes = [self._run_row(row, self._row_masks.get(at)) for at, row in enumerate(rows)]
         return [token for token in outcomes if token is not None]
 
     def _rows(self, plan: step.StepPlan) -> list[Row]:
@@ -245,7 +279,7 @@ class ScriptedRank(threading.Thread):
             rows.append((slot, start, chunk, samples))
         return rows
 
-    def _run_row(self, row: Row) -> int | None:
+    def _run_row(self, row: Row, mask: bytes | None) -> int | None:
         slot, start, tokens, samples = row
         state = self._slots[slot]
         size = self._kv.shape[1]
@@ -256,7 +290,7 @@ class ScriptedRank(threading.Thread):
             state.last_token = None
             return None
         history = self._kv[state.table].reshape(-1)[: state.next_position].tolist()
-        state.last_token = next_token(history)
+        state.last_token = allowed_from(next_token(history), mask)
         return state.last_token
 
 
