@@ -76,6 +76,9 @@ class RequestLedger:
 
     def cancel(self, *, tenant: str, request_id: str) -> asyncio.Future[engine.CancelAnswer]:
         """Asks the core to end a request by name; the caller bounds its wait."""
+        mirrored = self._closed_by_name.get((tenant, request_id))
+        if mirrored is not None and mirrored.detach is not None:
+            mirrored.detach.cancel = True  # no later core shall go on with it
         order = engine.CancelByName(tenant=tenant, request_id=request_id)
         answer = self._cancels.ask(order)
         self._channel.say(engine.FrontendToCore(cancel=order))

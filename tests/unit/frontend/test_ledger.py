@@ -124,6 +124,13 @@ async def test_a_stream_that_goes_on_takes_its_mirrors_place_before_it_ends() ->
     assert len(message.submit.resume[0].tokens) == 6 * 4
 
 
+async def test_a_request_that_was_left_and_then_cancelled_is_not_given_to_a_new_core() -> None:
+    world = World()
+    world.ledger.detach(world.live("a", keep_for_ms=60_000), cancel=False)
+    world.ledger.cancel(tenant="t", request_id="a")
+    assert world.resubmitted() == []
+
+
 async def test_a_request_that_nobody_reads_is_suspected_of_deaths_in_a_row_only() -> None:
     world = World()
     world.ledger.detach(world.live("a", keep_for_ms=60_000), cancel=False)
