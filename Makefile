@@ -104,7 +104,7 @@ test-gpu: $(DEV) ## kernels and graphs; needs a CUDA device
 	@$(PYTEST) tests/gpu
 
 # A part is the tests marked long("NAME"); property is the everyday property tests, looking much further; core is
-# ten million random transitions of the core; chaos, soak and fuzz are in tests/e2e/test_long.py; images makes the
+# ten million random transitions of the core; the others are in tests/e2e, one file each or test_long.py; images makes the
 # environment of the worker's image as its Dockerfile does.
 # Each ends by itself within 45 minutes, or is ended.
 LONG_PARTS := property core chaos overload hostile schemas soak fuzz images
