@@ -88,12 +88,8 @@ class PeerMemory:
         obstacle, owner = "", None
         try:
             owner = _map(shape, device)
-        except (
-            RuntimeError,
-            ImportError,
-            AttributeError,
-            ValueError,
-        ) as error:  # not a public module
+        # it is no public module: its names may change
+        except (RuntimeError, ImportError, AttributeError, ValueError) as error:
             obstacle = str(error).partition("\n")[0]
         _agree(group, obstacle, device)
         return cls(shape, switch_over, owner=owner)
