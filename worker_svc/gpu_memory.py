@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
+
 from worker_svc.config import InvalidConfig, WorkerConfig
 from worker_svc.execution.kv_cache import KVLayout
 
@@ -25,10 +27,16 @@ class MemoryTakenError(Exception):
 
 
 @contextmanager
-def mended_by_waiting(*, is_restart: bool) -> Iterator[None]:
-    """At a restart a lack of room is `MemoryTakenError`: an earlier start found some."""
+def room_for(wish: str, *, is_restart: bool) -> Iterator[None]:
+    """What the GPU has no memory for is one clear error, `NoRoomError`.
+
+    At a restart it is `MemoryTakenError`: an earlier start found some.
+    """
     try:
-        yield
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise NoRoomError(f"the GPU has no room for {wish}: {error}") from error
     except NoRoomError as error:
         if not is_restart:
             raise

@@ -11,7 +11,7 @@ from worker_svc.execution.graph_device import CudaDevice
 from worker_svc.execution.kv_cache import KVCache, KVLayout
 from worker_svc.gpu_backend import Ranks, choose_backend
 from worker_svc.gpu_measure import assemble_on, measure
-from worker_svc.gpu_memory import NoRoomError, account, mended_by_waiting, num_gpu_blocks
+from worker_svc.gpu_memory import account, num_gpu_blocks, room_for
 from worker_svc.layers.fused import FusedBackend
 from worker_svc.log import ProgressLog
 from worker_svc.model_choice import ChosenModel
@@ -74,8 +74,10 @@ class GpuModel:
 
     def prepare(self, *, num_blocks: int, num_tokenizer_ids: int) -> StepRunner:
         """Takes the cache's memory and records graphs."""
-        with self._phases.phase("KV cache"), mended_by_waiting(is_restart=self._is_restart):
-            cache = self._allocate(replace(self._layout, num_blocks=num_blocks))
+        layout = replace(self._layout, num_blocks=num_blocks)
+        wish = f"a KV cache of {layout.num_bytes:,} bytes"
+        with self._phases.phase("KV cache"), room_for(wish, is_restart=self._is_restart):
+            cache = KVCache.allocate(layout, device=self._device.device)
         assembly = assemble_on(
             self._device,
             self._config,
@@ -96,13 +98,6 @@ class GpuModel:
         self._phases.log(_LOGGER)
         return assembly.runner
 
-    def _allocate(self, layout: KVLayout) -> KVCache:
-        try:
-            return KVCache.allocate(layout, device=self._device.device)
-        except torch.OutOfMemoryError as error:
-            wish = f"a KV cache of {layout.num_bytes:,} bytes"
-            raise NoRoomError(f"the GPU has no room for {wish} any more: {error}") from error
-
 
 def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) -> RankModel:
     """Loads this rank's part of the model.
@@ -120,7 +115,8 @@ def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) 
     dtype = choose_dtype(
         config.dtype, stored=spec.stored_dtype, device=device.device, processor_flags=frozenset()
     )
-    with phases.phase("weights"):
+    is_restart = start.num_restarts > 0
+    with phases.phase("weights"), room_for("the model's weights", is_restart=is_restart):
         decoder = _load(config, chosen, device=device.device, ranks=ranks, dtype=dtype)
     layout = KVLayout.of_model(
         spec,
@@ -129,9 +125,9 @@ def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) 
         num_ranks=group.size,
         dtype=dtype,
     )
-    with phases.phase("measuring"):
+    with phases.phase("measuring"), room_for("the largest step", is_restart=is_restart):
         use = measure(device, config, decoder=decoder, group=group, layout=layout)
-    with mended_by_waiting(is_restart=start.num_restarts > 0):
+    with room_for("a KV cache", is_restart=is_restart):
         num_blocks = num_gpu_blocks(config, layout, use, max_model_len=chosen.max_model_len)
     _LOGGER.info("%d KV blocks: %s", num_blocks, account(config, layout, use).partition(";")[0])
     return GpuModel(
@@ -142,7 +138,7 @@ def load_gpu_model(start: RankStart, config: WorkerConfig, chosen: ChosenModel) 
         layout=replace(layout, num_blocks=num_blocks),
         digest=model_digest(chosen.folder),
         phases=phases,
-        is_restart=start.num_restarts > 0,
+        is_restart=is_restart,
     )
 
 

@@ -11,8 +11,8 @@ from worker_svc.gpu_memory import (
     OVERHEAD_BYTES,
     MemoryTakenError,
     MemoryUse,
-    mended_by_waiting,
     num_gpu_blocks,
+    room_for,
 )
 
 GIB = 1 << 30
@@ -79,8 +79,19 @@ def test_what_does_not_fit_is_refused_with_the_whole_account(
 
 def test_what_others_took_from_a_restarted_group_is_no_fault_of_the_settings() -> None:
     taken = replace(USE, free=20 * GIB)
-    with pytest.raises(InvalidConfig), mended_by_waiting(is_restart=False):
+    with pytest.raises(InvalidConfig), room_for("a cache", is_restart=False):
         blocks(config(), taken)
     # no InvalidConfig, after which no group would be started again
-    with pytest.raises(MemoryTakenError, match="does not fit"), mended_by_waiting(is_restart=True):
+    with (
+        pytest.raises(MemoryTakenError, match="does not fit"),
+        room_for("a cache", is_restart=True),
+    ):
         blocks(config(), taken)
+
+
+def test_memory_that_the_device_refuses_is_one_clear_error() -> None:
+    words = "no room for the weights: 3 GiB"
+    with pytest.raises(InvalidConfig, match=words), room_for("the weights", is_restart=False):
+        raise torch.OutOfMemoryError("3 GiB")
+    with pytest.raises(MemoryTakenError, match=words), room_for("the weights", is_restart=True):
+        raise torch.OutOfMemoryError("3 GiB")
