@@ -1,4 +1,4 @@
-"""Sends requests from processes of their own and notes when tokens came. Computes no numbers.
+"""Sends requests, from several processes if asked, and notes when tokens came. Computes nothing.
 
 Uses the generated stubs, not the SDK's clients: those go on with broken streams and try again,
 and a load generator has to see every failure once.
@@ -74,6 +74,9 @@ def send(
     when the service does not answer at all.
     """
     num_processes = max(1, min(num_processes, len(requests), num_clients or len(requests)))
+    if num_processes == 1:
+        _warm(access)
+        return _send_share(access, requests, time.monotonic(), num_clients, timeout_s)
     shares = [requests[place::num_processes] for place in range(num_processes)]
     clients = [
         len(range(place, num_clients, num_processes)) if num_clients else ALL_AT_THEIR_TIMES
