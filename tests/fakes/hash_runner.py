@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.fakes.hash_faults import Faults
+from tests.fakes.hash_records import forbidden, told_of
 from tests.fakes.hash_tokens import HashRule, choose_token, digest_of
 from worker_svc.batch_step import NO_STOP_ID, BatchStep, Int32s, SampledRows, TokenMasks
+from worker_svc.slot_rules import Pooling, SlotRules
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -60,8 +62,17 @@ class HashRunner:
         rows = np.flatnonzero(step.samples).tolist()
         chosen = [self._sample(step, row, rules[row], masks.get(row)) for row in rows]
         tokens = np.array([token or 0 for token in chosen], np.int32)
+        failed = np.array([token is None for token in chosen], np.bool_)
         self._last_tokens[step.slots[rows]] = tokens
-        return SampledRows(tokens, np.array([token is None for token in chosen], np.bool_))
+        return SampledRows(tokens, failed, told_of(step, self._pooled(step), tokens, failed))
+
+    def _pooled(self, step: BatchStep) -> dict[int, Int32s]:
+        """Tokens of the rows that give a vector, as the cache holds them."""
+        return {
+            row: self._history(step, row, int(step.start_positions[row] + step.num_tokens[row]))
+            for row, asked in step.rules.items()
+            if asked.pooling is not Pooling.NONE and step.samples[row]
+        }
 
     def _write(self, step: BatchStep) -> None:
         rows = np.repeat(np.arange(step.slots.size), step.num_tokens)
@@ -77,11 +88,29 @@ class HashRunner:
         self, step: BatchStep, row: int, rule: HashRule, words: Int32s | None
     ) -> int | None:
         end = int(step.start_positions[row] + step.num_tokens[row])
-        digest = digest_of(self._history(step, row, end), rule=rule)
+        history = self._history(step, row, end)
+        digest = digest_of(history, rule=rule)
         if self._faults.fails(digest):
             return None
+        asked = step.rules.get(row)
+        if asked is not None and asked.pooling is not Pooling.NONE:
+            return 0
         allowed = None if words is None else _unpacked(words, self._vocab_size)
+        if asked is not None:
+            allowed = self._allowed(asked, history, allowed)
         return choose_token(digest, position=end, rule=rule, allowed=allowed)
+
+    def _allowed(
+        self, rules: SlotRules, history: Int32s, allowed: npt.NDArray[np.bool_] | None
+    ) -> npt.NDArray[np.bool_]:
+        """What rules leave. There are no logits, so penalties and biases change nothing."""
+        left = np.ones(self._vocab_size, np.bool_) if allowed is None else allowed.copy()
+        if rules.allowed_words.size:
+            named = _unpacked(rules.allowed_words, self._vocab_size)
+            left[: named.size] &= named
+            left[named.size :] = False
+        left[[one for one in forbidden(rules, history) if one < self._vocab_size]] = False
+        return left
 
     def _history(self, step: BatchStep, row: int, end: int) -> Int32s:
         """The row's tokens as the cache holds them; spoiled by positions that are not in order."""
