@@ -13,19 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from llguidance import LLExecutor
+from queue import SimpleQueue
 
 from octavo.internal.v1 import engine_pb2 as engine
 from scheduler_svc.core.refusals import BadGrammar, QueueFull
 from scheduler_svc.engine.grammar.cache import GrammarCache, Key, Verdict
 from scheduler_svc.engine.grammar.compiler import CompiledGrammar, compile_grammar
+from scheduler_svc.engine.grammar.deep_stack import deep_stacks
 from scheduler_svc.engine.grammar.masks import MaskOrder, StepMasks, make_masks
+from scheduler_svc.engine.grammar.tasting import Taster
 from scheduler_svc.engine.grammar.vocabulary import UnusableTokenizer, Vocabulary, load_vocabulary
 
 MAX_COMPILING = 256
 _RETRY_AFTER_S = 1.0
-_MOST_THREADS = 4
+_MOST_THREADS = 2  # each with a process beside it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +55,10 @@ class GrammarExecutor:
         self._compilers = ThreadPoolExecutor(num_threads, thread_name_prefix="grammar-compiler")
         # one thread: a state's masks are made in the order of its steps
         self._mask_maker = ThreadPoolExecutor(1, thread_name_prefix="grammar-masks")
-        self._num_threads = num_threads
-        self._helpers: LLExecutor | None = None
+        self._all_tasters = [Taster(model_dir) for _ in range(num_threads)]
+        self._tasters: SimpleQueue[Taster] = SimpleQueue()
+        for taster in self._all_tasters:
+            self._tasters.put(taster)
         self._compiling: set[Key] = set()
         self._compiled: deque[Compilation] = deque()
         self._masks: deque[StepMasks] = deque()
@@ -73,6 +76,8 @@ class GrammarExecutor:
         """Ends the threads; what they do is dropped."""
         for pool in (self._compilers, self._mask_maker):
             pool.shutdown(wait=False, cancel_futures=True)
+        for taster in self._all_tasters:
+            taster.close()
         self._wakes.close()
         self._woken.close()
 
@@ -96,7 +101,8 @@ class GrammarExecutor:
                     retry_after_s=_RETRY_AFTER_S,
                 )
             self._compiling.add(key)
-            self._compilers.submit(self._compile, key)
+            with deep_stacks():
+                self._compilers.submit(self._compile, key, is_known=must)
         return verdict
 
     def settle(self) -> list[Compilation]:
@@ -117,7 +123,8 @@ class GrammarExecutor:
 
     def order_masks(self, order: MaskOrder) -> None:
         """Lets the masks of a step be made."""
-        self._mask_maker.submit(self._make_masks, order)
+        with deep_stacks():
+            self._mask_maker.submit(self._make_masks, order)
 
     def take_masks(self) -> list[StepMasks]:
         """What was made since the last call."""
@@ -129,11 +136,13 @@ class GrammarExecutor:
 
     # --- in threads ---
 
-    def _compile(self, key: Key) -> None:
+    def _compile(self, key: Key, *, is_known: bool) -> None:
         began = self._clock()
         kind, source = key
         try:
             grammar = engine.Grammar(kind=engine.GrammarKind.ValueType(kind), source=source)
+            if not is_known:  # else an earlier core took it
+                self._taste(grammar)
             verdict: Verdict = compile_grammar(grammar, self._loaded())
         except BadGrammar as error:
             verdict = error
@@ -144,10 +153,15 @@ class GrammarExecutor:
         self._compiled.append(Compilation(key, verdict, self._clock() - began))
         self._wake()
 
+    def _taste(self, grammar: engine.Grammar) -> None:
+        taster = self._tasters.get()
+        try:
+            taster.taste(grammar)
+        finally:
+            self._tasters.put(taster)
+
     def _make_masks(self, order: MaskOrder) -> None:
-        if self._helpers is None:
-            self._helpers = LLExecutor(self._num_threads)
-        self._masks.append(make_masks(order, self._helpers))
+        self._masks.append(make_masks(order))
         self._wake()
 
     def _loaded(self) -> Vocabulary:

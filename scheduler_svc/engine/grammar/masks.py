@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from llguidance import LLExecutor
 
 from octavo.internal.v1 import step_pb2 as step
 from scheduler_svc.core.plan import Int32s, MaskedRow
@@ -13,8 +12,6 @@ from scheduler_svc.engine.grammar.state import CannotGoOn, OutputState
 
 _LOG = logging.getLogger(__name__)
 
-# fewer are computed sooner by one thread than handed to several (measured)
-_FEWEST_FOR_THREADS = 12
 _EVERY_ID = -1
 
 
@@ -38,12 +35,12 @@ class StepMasks:
     failed: tuple[tuple[MaskedRow, str], ...]  # rows that cannot go on, and why
 
 
-def make_masks(order: MaskOrder, executor: LLExecutor) -> StepMasks:
+def make_masks(order: MaskOrder) -> StepMasks:
     """Never raises: rows for which nothing can be computed cannot go on."""
     num_words = -(-order.vocab_size // 32)
     masks = np.full((len(order.rows), num_words), _EVERY_ID, np.int32)
     try:
-        failed = _fill(masks, order.rows, executor)
+        failed = _fill(masks, order.rows)
     except Exception:  # noqa: BLE001 - a fault here must end outputs, not leave the step waiting
         _LOG.exception("the masks of step %d could not be computed", order.step)
         failed = [(row, "structured_output: a fault of the service") for row in order.rows]
@@ -56,9 +53,7 @@ def make_masks(order: MaskOrder, executor: LLExecutor) -> StepMasks:
     )
 
 
-def _fill(
-    masks: Int32s, rows: Sequence[MaskedRow], executor: LLExecutor
-) -> list[tuple[MaskedRow, str]]:
+def _fill(masks: Int32s, rows: Sequence[MaskedRow]) -> list[tuple[MaskedRow, str]]:
     """Writes the masks of rows that can go on; returns the others."""
     failed: list[tuple[MaskedRow, str]] = []
     followed: list[tuple[int, OutputState]] = []
@@ -73,8 +68,9 @@ def _fill(
         return failed
     width = followed[0][1].grammar.compiled.vocabulary.num_words
     found = np.zeros((len(followed), width), np.int32)
-    _ask([state for _, state in followed], found, executor)
     for (index, state), words in zip(followed, found, strict=True):
+        if state.matcher is not None:
+            state.matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         try:
             state.finish_mask(words)
         except CannotGoOn as error:
@@ -84,16 +80,3 @@ def _fill(
         masks[index, :used] = words[:used]
         masks[index, used:] = 0
     return failed
-
-
-def _ask(states: Sequence[OutputState], found: Int32s, executor: LLExecutor) -> None:
-    """Writes what the matchers allow, a row each."""
-    matchers = [
-        (state.matcher, index) for index, state in enumerate(states) if state.matcher is not None
-    ]
-    row_bytes = found.strides[0]
-    if len(matchers) >= _FEWEST_FOR_THREADS:
-        executor.unsafe_compute_mask_ptr(matchers, found.ctypes.data, row_bytes, len(found))
-        return
-    for matcher, index in matchers:
-        matcher.unsafe_compute_mask_ptr(found[index].ctypes.data, row_bytes)

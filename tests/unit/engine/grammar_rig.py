@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLExecutor
 
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.internal.v1 import step_pb2 as step
@@ -23,7 +22,6 @@ from scheduler_svc.engine.grammar.state import (
 from scheduler_svc.engine.grammar.vocabulary import Vocabulary, load_vocabulary
 from tests.fakes.byte_tokenizer import END_ID, NUM_IDS, byte_tokenizer, write_byte_tokenizer
 
-EXECUTOR = LLExecutor(2)
 VOCAB_SIZE = NUM_IDS + 29
 """Rows of the model: more than the tokenizer has ids."""
 
@@ -83,7 +81,7 @@ def row_of(
 def masks_of(*rows: MaskedRow, vocab_size: int = VOCAB_SIZE) -> StepMasks:
     """The masks of a step with these rows."""
     order = MaskOrder(epoch=step.Epoch(counter=1), step=1, rows=rows, vocab_size=vocab_size)
-    return make_masks(order, EXECUTOR)
+    return make_masks(order)
 
 
 def allowed_ids(masks: StepMasks, index: int = 0, *, vocab_size: int = VOCAB_SIZE) -> set[int]:

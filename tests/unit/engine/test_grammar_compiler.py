@@ -1,7 +1,9 @@
 """Which grammars are compiled and which are refused, why, and what is remembered of both."""
 
 import json
+import os
 import select
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from scheduler_svc.engine.grammar.cache import GrammarCache
 from scheduler_svc.engine.grammar.compiler import MAX_SOURCE_BYTES, CompiledGrammar
 from scheduler_svc.engine.grammar.executor import Compilation, GrammarExecutor
 from scheduler_svc.engine.grammar.state import CannotGoOn
+from scheduler_svc.engine.grammar.tasting import Taster
 from scheduler_svc.engine.grammar.vocabulary import Vocabulary
 from tests.fakes.byte_tokenizer import byte_tokenizer, write_byte_tokenizer
 from tests.fakes.random_schemas import random_schema
@@ -204,3 +207,47 @@ def test_without_a_tokenizer_every_grammar_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadGrammar, match=r"tokenizer\.json cannot be used"):
         executor.find(message("REGEX", "a"), must=False)
     executor.close()
+
+
+# --- in another process ---
+
+
+@pytest.fixture
+def taster(tmp_path: Path) -> Iterator[Taster]:
+    write_byte_tokenizer(tmp_path)
+    made = Taster(tmp_path, limit_s=3.0)
+    yield made
+    made.close()
+
+
+def test_a_grammar_that_never_compiles_is_given_up_and_the_next_one_is_not(taster: Taster) -> None:
+    taster.taste(message("REGEX", "a+"))
+    first = taster.pid
+    with pytest.raises(BadGrammar, match="too long or too much memory"):
+        taster.taste(message("JSON_SCHEMA", '{"multipleOf": 999999937}'))
+    taster.taste(message("REGEX", "a+"))
+    assert taster.pid not in (None, first)
+
+
+def test_a_taster_says_what_the_compiler_says(taster: Taster) -> None:
+    with pytest.raises(BadGrammar, match="unclosed character class"):
+        taster.taste(message("REGEX", "(["))
+    with pytest.raises(BadGrammar, match="no text matches it"):
+        taster.taste(message("JSON_SCHEMA", '{"$ref": "#"}'))
+
+
+def test_a_taster_that_was_killed_is_started_again(taster: Taster) -> None:
+    taster.taste(message("REGEX", "a"))
+    assert taster.pid is not None
+    os.kill(taster.pid, signal.SIGKILL)
+    with pytest.raises(BadGrammar):
+        taster.taste(message("REGEX", "b"))
+    taster.taste(message("REGEX", "b"))
+
+
+def test_levels_by_the_thousand_are_compiled_or_refused(executor: GrammarExecutor) -> None:
+    links = {f"a{i}": {"items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(1500)}
+    schema = {"$defs": {**links, "a1500": {"type": "null"}}, "$ref": "#/$defs/a0"}
+    executor.find(message("JSON_SCHEMA", json.dumps(schema)), must=False)
+    [done] = settled(executor)
+    assert isinstance(done.verdict, CompiledGrammar)
