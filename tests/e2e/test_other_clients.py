@@ -1,18 +1,29 @@
-"""grpcurl and buf curl, the tools that operators hold, work as they come."""
+"""Clients in other languages, and the tools that operators hold, work as they come."""
 
 import json
+import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import octavo
 from tests.e2e.replica import Replica, running_replica
+from tests.fakes.byte_tokenizer import NUM_IDS
 from tests.fakes.checkpoints import make_tiny_checkpoint
+from tests.fakes.hash_tokens import expected_tokens
+from tests.fakes.hostile_messages import METHODS
 
 BINARIES = Path(sysconfig.get_path("scripts"))
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "client" / "examples"
 SERVICE = "octavo.v1.InferenceService"
+CALLS = json.loads((EXAMPLES / "requests.json").read_text(encoding="utf-8"))
+SERVED = {method.name for method in METHODS}
+NODE_PACKAGES = ("@grpc/grpc-js@1.13.4", "@grpc/proto-loader@0.7.15")
 REQUEST = json.dumps(
     {
         "generation": {
@@ -92,3 +103,66 @@ def test_grpcurl_reads_the_admin_service(replica: Replica) -> None:
     assert state["is_ready"] is True
     roles = {process["role"] for process in state["processes"]}
     assert roles == {"supervisor", "core", "frontend", "worker"}
+
+
+def test_the_example_of_each_call_works_with_grpcurl(replica: Replica) -> None:
+    for name, request in CALLS.items():
+        if name in SERVED:
+            data = json.dumps(request)
+            said = _run("grpcurl", "-plaintext", "-d", data, replica.target, f"{SERVICE}/{name}")
+            assert _messages(said), name
+
+
+def test_the_example_of_each_call_works_in_python(replica: Replica) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "calls.py"), replica.target],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    made = {line[2:] for line in done.stdout.splitlines() if line.startswith("# ")}
+    assert {"Generate", "Attach", "Cancel", "GenerateBatch"} <= made <= SERVED
+
+
+def test_the_example_of_each_call_works_in_node(replica: Replica, tmp_path: Path) -> None:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not (node and npm):
+        pytest.skip("node and npm are not installed")
+    for part in ("client/examples", "protos"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    folder = tmp_path / "client" / "examples" / "node"
+    install = [npm, "install", "--silent", "--no-fund", "--no-audit", *NODE_PACKAGES]
+    subprocess.run(install, cwd=folder, check=True, timeout=120)
+    names = [name for name in CALLS if name in SERVED]
+    done = subprocess.run(
+        [node, "call.mjs", replica.target, *names],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()} == set(names)
+
+
+def test_a_batch_is_answered_whole_whatever_its_entries_need(replica: Replica) -> None:
+    prompts = [[number % NUM_IDS, 3 + number // NUM_IDS] for number in range(300)]
+    params = [
+        octavo.SamplingParams(temperature=0, max_tokens=1 + number % 9, ignore_eos=True)
+        for number in range(300)
+    ]
+    with octavo.Client(replica.target) as client:
+        answers = {
+            one.index: one
+            for one in client.generate_batch(
+                [*prompts, []], params=[*params, octavo.SamplingParams()]
+            )
+        }
+    assert isinstance(answers.pop(300).error, octavo.InvalidRequest)
+    assert sorted(answers) == list(range(300))
+    for index, answer in answers.items():
+        expected = expected_tokens(prompts[index], 1 + index % 9, vocab_size=NUM_IDS)
+        assert list(answer.result().token_ids) == expected

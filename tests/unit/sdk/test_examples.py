@@ -8,6 +8,7 @@ from pathlib import Path
 
 from google.protobuf import json_format, message_factory
 
+import octavo
 from octavo.v1 import inference_pb2
 from tests.fakes.inference_server import FakeInferenceServer
 
@@ -74,3 +75,7 @@ def test_every_call_of_the_contract_has_an_example_that_is_a_request_of_it() -> 
         kind = message_factory.GetMessageClass(methods[name].input_type)
         json_format.ParseDict(request, kind())
         assert f"octavo.v1.InferenceService/{name}\n" in page
+    python = (EXAMPLES / "calls.py").read_text(encoding="utf-8")
+    for name in methods:
+        if hasattr(octavo.Client, name.lower()):
+            assert f'    "{name}": ' in python, f"calls.py shows no {name}"
