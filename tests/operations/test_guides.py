@@ -16,8 +16,8 @@ from tests.operations.expressions import exposed_series, metrics_in
 DOCS = ROOT / "docs"
 GUIDES = [DOCS / name for name in ("operations.md", "runbook.md")]
 VALUES = yaml.safe_load((ROOT / "helm/octavo/values.yaml").read_text())
-# channel options, messages, attributes of spans
-_OTHER_NAMES = ("grpc.", "octavo.", "gen_ai.")
+# channel options, messages, attributes of spans, our own modules
+_OTHER_NAMES = ("grpc.", "octavo.", "gen_ai.", "scheduler_svc.", "worker_svc.")
 each_guide = pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 
 
