@@ -17,7 +17,7 @@ from pathlib import Path
 
 import octavo
 
-NUM_STREAMS, NUM_TOKENS, NUM_FIRST = 8, 64, 8
+NUM_STREAMS, NUM_TOKENS, NUM_FIRST = 8, 40, 6
 PROMPT = "A list of people and what they do, as JSON:\n"
 PERSON = {
     "type": "object",
