@@ -36,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 BEAT_INTERVAL_S = 0.5
 # so that one busy socket does not keep the others waiting
 _MOST_MESSAGES_A_TURN = 512
+_MOST_BYTES_A_TURN = 2**20
 # telling of so few takes less time than planning: their readers come before the workers' next plan
 _FEW_ROWS = 8
 
@@ -226,8 +227,11 @@ def _num_rows(news: list[StepNews]) -> int:
 
 
 def _messages(router: Router) -> Iterator[tuple[bytes, bytes]]:
+    most_bytes = router.num_bytes_received + _MOST_BYTES_A_TURN
     for _ in range(_MOST_MESSAGES_A_TURN):
         message = router.receive()
         if message is None:
             return
         yield message
+        if router.num_bytes_received >= most_bytes:
+            return

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
+from google.protobuf.message import DecodeError
 
 from octavo.internal.v1 import step_pb2 as step
 from scheduler_svc.core.plan import StepPlan
@@ -154,3 +155,17 @@ def test_a_peer_that_sends_too_much_at_once_is_disconnected(ends: Ends) -> None:
     peer.send(bytes(1001))
     send_until(router, b"x", Sent.GONE, lambda: time.sleep(0.001))
     assert router.receive() is None
+
+
+def test_a_message_in_pieces_is_nothing_and_holds_up_nobody(ends: Ends) -> None:
+    router = ends.router()
+    peer = ends.peer()
+    for _ in range(3):
+        peer.send_multipart([b"two", b"pieces"])
+    peer.send(b"whole")
+    received = [wait_for(router) for _ in range(4)]
+    assert received[3] == (b"peer", b"whole")
+    for identity, payload in received[:3]:
+        assert identity == b"peer"
+        with pytest.raises(DecodeError):
+            step.RankMessage.FromString(payload)
