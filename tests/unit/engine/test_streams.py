@@ -6,6 +6,7 @@ The rank reads the contract by itself, so that both sides of it are tested.
 import pytest
 
 from octavo.internal.v1 import engine_pb2 as engine
+from scheduler_svc.engine.request_codec import MAX_BLOB_BYTES
 from tests.unit.engine.scripted_rank import Script, expected_tokens
 from tests.unit.engine.world import World
 
@@ -118,7 +119,7 @@ def test_refusals_name_the_reason_and_keep_nothing(world: World) -> None:
     frontend.submit(1, list(range(400)))
     frontend.submit(2, [1, 2], num_outputs=3)
     frontend.submit(3, [1, 2], prompt_tokens=b"\1\2\3")
-    frontend.submit(4, [1, 2], blob=bytes(2**20 + 1))
+    frontend.submit(4, [1, 2], blob=bytes(MAX_BLOB_BYTES + 1))
     frontend.pump_until(lambda: len(frontend.rejected) == 4)
     reasons = {number: rejected.reason for number, rejected in frontend.rejected.items()}
     invalid = engine.REJECT_REASON_INVALID
