@@ -43,7 +43,7 @@ AT_LENGTH = {
     "slowloris": (30_000, 1_000.0),
     "giant": (30, 1.0),
     "bombs": (30, 1.0),
-    "ipc": (30_000, 1_000.0),
+    "ipc": (3_000, 100.0),
 }
 MOST_GROWTH = 250 * 2**20
 MOST_DESCRIPTORS = 32
