@@ -88,7 +88,7 @@ def assault(replica: Replica, *, num_calls: int, seed: int) -> collections.Count
 
 def check_alive_and_empty(replica: Replica, pids: set[int]) -> None:
     """Nothing restarted, nothing runs on, no block is held, and the service serves."""
-    assert {process.pid for process in replica.processes()} == pids
+    assert pids <= {process.pid for process in replica.processes()}
     wait_until(
         lambda: gauge(replica, "octavo_kv_blocks_in_use") == 0,
         limit_s=60,
@@ -106,6 +106,16 @@ def gauge(replica: Replica, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split()[0] == name)
 
 
+def lasting(replica: Replica) -> set[int]:
+    """The processes that must not end; those that run a template or a grammar may."""
+    helpers = ("template", "grammar")
+    return {
+        process.pid
+        for process in replica.processes()
+        if not any(word in part for part in process.cmdline() for word in helpers)
+    }
+
+
 def memory(replica: Replica) -> dict[int, float]:
     return {process.pid: process.memory_info().rss for process in replica.processes()}
 
@@ -117,7 +127,7 @@ FLAGS = ["--max-keep-for", "1"]
 def test_hostile_calls_are_all_answered_and_leave_nothing_behind(tmp_path: Path) -> None:
     model = make_tiny_checkpoint(tmp_path / "model", family="qwen3")
     with running_replica(model, flags=FLAGS, hash_worker=[]) as replica:
-        pids = {process.pid for process in replica.processes()}
+        pids = lasting(replica)
         ends = assault(replica, num_calls=1200, seed=0)
         check_alive_and_empty(replica, pids)
     assert {name for name, _ in ends} == {method.name for method in METHODS}
@@ -132,7 +142,7 @@ def test_a_hundred_thousand_hostile_calls_leave_memory_as_it_was(tmp_path: Path)
     model = make_tiny_checkpoint(tmp_path / "model", family="qwen3")
     num_rounds = rounds(50)
     with running_replica(model, flags=FLAGS, hash_worker=[]) as replica:
-        pids = {process.pid for process in replica.processes()}
+        pids = lasting(replica)
         for seed in range(5):  # caches and pools reach their size
             assault(replica, num_calls=2000, seed=seed)
         before = memory(replica)
@@ -140,5 +150,5 @@ def test_a_hundred_thousand_hostile_calls_leave_memory_as_it_was(tmp_path: Path)
             assault(replica, num_calls=2000, seed=seed)
             check_alive_and_empty(replica, pids)
         after = memory(replica)
-        for pid, size in after.items():
-            assert size < 1.3 * before[pid] + 50e6, (pid, before[pid], size)
+        for pid in pids:
+            assert after[pid] < 1.3 * before[pid] + 50e6, (pid, before[pid], after[pid])
