@@ -243,6 +243,49 @@ class FakeInferenceServer(inference_pb2_grpc.InferenceServiceServicer):
             predicted_ttft_s=0.5 * ahead if ahead else None,
         )
 
+    def Embed(  # noqa: N802 - the name in the contract
+        self, request: inference_pb2.EmbedRequest, context: grpc.ServicerContext
+    ) -> inference_pb2.EmbedResponse:
+        """A vector of two: the prompt's length, and 1."""
+        refusal = self._begin("EMBED", context)
+        if refusal:
+            self._abort(context, refusal)
+        lengths = [len(prompt_text(prompt)) for prompt in request.prompts]
+        return inference_pb2.EmbedResponse(
+            embeddings=[
+                inference_pb2.Embedding(values=[length, 1.0], prompt_tokens=length)
+                for length in lengths
+            ],
+            usage=inference_pb2.Usage(prompt_tokens=sum(lengths)),
+        )
+
+    def Score(  # noqa: N802 - the name in the contract
+        self, request: inference_pb2.ScoreRequest, context: grpc.ServicerContext
+    ) -> inference_pb2.ScoreResponse:
+        """Each character of a continuation has the log probability -1, as the second best."""
+        refusal = self._begin("SCORE", context)
+        if refusal:
+            self._abort(context, refusal)
+        texts = [
+            one.text or "".join(chr(token_id) for token_id in one.token_ids.ids)
+            for one in request.continuations
+        ]
+        return inference_pb2.ScoreResponse(
+            scores=[
+                inference_pb2.ContinuationScore(
+                    logprob=-len(text),
+                    tokens=[
+                        inference_pb2.TokenLogprob(token_id=ord(one), logprob=-1, rank=2)
+                        for one in text
+                    ],
+                )
+                for text in texts
+            ],
+            usage=inference_pb2.Usage(
+                prompt_tokens=len(prompt_text(request.prompt)) + sum(map(len, texts))
+            ),
+        )
+
     def Detokenize(  # noqa: N802 - the name in the contract
         self, request: inference_pb2.DetokenizeRequest, context: grpc.ServicerContext
     ) -> inference_pb2.DetokenizeResponse:
