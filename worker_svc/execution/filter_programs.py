@@ -72,7 +72,7 @@ def filter_row(
     lowest = tl.full([], 0, tl.uint32)
     if has_top_k:
         wanted = top_k.to(tl.float32)
-        lowest = _highest_reaching(
+        lowest = highest_reaching(
             line, wanted, lowest, peak, temperature, True, num_ids, row_length, key_bits, tile
         )
     num_of_lowest = tl.full([], num_ids, tl.int32)
@@ -80,7 +80,7 @@ def filter_row(
         total, _, _ = _above(line, lowest, peak, temperature, num_ids, row_length, key_bits, tile)
         # at least one id, whatever p
         reach = tl.maximum(top_p * total, 1e-20)
-        lowest = _highest_reaching(
+        lowest = highest_reaching(
             line, reach, lowest, peak, temperature, False, num_ids, row_length, key_bits, tile
         )
         _, above, weight = _above(
@@ -126,7 +126,7 @@ def _peak(
     best = tl.full([tile], float("-inf"), tl.float32)
     is_bad = tl.zeros([tile], tl.int32)
     for first in range(0, num_ids, tile):
-        x = _load(line, first, num_ids, row_length, tile)
+        x = load_tile(line, first, num_ids, row_length, tile)
         is_bad = is_bad | (x != x).to(tl.int32)  # noqa: PLR0124 only NaN differs
         best = tl.maximum(best, x)
     peak = tl.max(best, axis=0)
@@ -135,7 +135,7 @@ def _peak(
 
 
 @kernel()
-def _load(
+def load_tile(
     line: tl.tensor,
     first: tl.tensor,
     num_ids: tl.constexpr,
@@ -149,7 +149,7 @@ def _load(
 
 
 @kernel()
-def _keys(x: tl.tensor, key_bits: tl.constexpr) -> tl.tensor:
+def keys_of(x: tl.tensor, key_bits: tl.constexpr) -> tl.tensor:
     """uint32 in the order of the float32 values; of bfloat16 numbers the upper half says all."""
     bits = x.to(tl.int32, bitcast=True)
     key = tl.where(bits < 0, ~bits, bits | -0x80000000).to(tl.uint32, bitcast=True)
@@ -165,7 +165,7 @@ def _weights(
 
 
 @kernel()
-def _highest_reaching(
+def highest_reaching(
     line: tl.tensor,
     target: tl.tensor,
     lowest: tl.tensor,
@@ -189,8 +189,8 @@ def _highest_reaching(
         at_two = tl.zeros([tile], tl.float32)
         at_three = tl.zeros([tile], tl.float32)
         for first in range(0, num_ids, tile):
-            x = _load(line, first, num_ids, row_length, tile)
-            key = _keys(x, key_bits)
+            x = load_tile(line, first, num_ids, row_length, tile)
+            key = keys_of(x, key_bits)
             weight = tl.where(key >= lowest, _weights(x, peak, temperature, counts), 0.0)
             at_one += tl.where(key >= one, weight, 0.0)
             at_two += tl.where(key >= two, weight, 0.0)
@@ -221,8 +221,8 @@ def _above(
     above = tl.zeros([tile], tl.float32)
     at_level = tl.zeros([tile], tl.float32)
     for first in range(0, num_ids, tile):
-        x = _load(line, first, num_ids, row_length, tile)
-        key, weight = _keys(x, key_bits), _weights(x, peak, temperature, False)
+        x = load_tile(line, first, num_ids, row_length, tile)
+        key, weight = keys_of(x, key_bits), _weights(x, peak, temperature, False)
         from_level += tl.where(key >= level, weight, 0.0)
         above += tl.where(key > level, weight, 0.0)
         at_level = tl.maximum(at_level, tl.where(key == level, weight, 0.0))
@@ -247,8 +247,8 @@ def _keep(
     num_before = tl.full([], 0, tl.int32)
     for first in range(0, num_ids, tile):
         token = first + tl.arange(0, tile)
-        x = _load(line, first, num_ids, row_length, tile)
-        key = _keys(x, key_bits)
+        x = load_tile(line, first, num_ids, row_length, tile)
+        key = keys_of(x, key_bits)
         is_lowest = (key == lowest).to(tl.int32)
         rank = num_before + tl.cumsum(is_lowest, axis=0) - is_lowest
         num_before += tl.sum(is_lowest, axis=0)

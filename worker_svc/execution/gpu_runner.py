@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import torch
 
-from worker_svc.batch_step import BatchStep, SampledRows
+from worker_svc.batch_step import NO_RECORDS, BatchStep, SampledRows
 from worker_svc.execution.graph_device import GraphDevice
+from worker_svc.execution.programs import ChoiceShape
 from worker_svc.execution.recorded_programs import RecordedPrograms
 from worker_svc.execution.row_masks import masks_of
 from worker_svc.execution.staging import Lane, StagingRing
 from worker_svc.execution.step_layout import MOST_NEW_BLOCKS
 from worker_svc.execution.step_packing import StepFacts, StepPacker, facts_of
+from worker_svc.execution.step_rules import StepRules, Told, told_rows
 from worker_svc.step_runner import StepOutcome, StepTiming
 
 _LOGGER = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class _Flying:
     launched_ns: int
     follows_running: bool
     """Whether the step before had not ended when this one was launched."""
+    told: Told | None
 
 
 class GpuRunner:
@@ -74,10 +77,13 @@ class GpuRunner:
         self._known: tuple[BatchStep, StepFacts] | None = None
         self._last: _Flying | None = None
         self._last_done_ns = 0
+        self._rules = StepRules(programs.rules, device)
+        self._told: Told | None = None
 
     def begin_epoch(self) -> None:
         """What tables and last tokens hold is written anew by starts."""
         assert not self._flying
+        self._rules.begin_epoch()
         self._last = None
 
     def time_limit_ms(self, step: BatchStep) -> int:
@@ -93,6 +99,7 @@ class GpuRunner:
         lane = self._ring.take()
         follows_running = bool(self._flying) and not self._flying[-1].lane.end.is_done()
         launched_ns = self._clock_ns()
+        self._told = None
         num_results = self._launch(step, facts, lane)
         lane.end.record()
         self._flying.append(
@@ -103,6 +110,7 @@ class GpuRunner:
                 received_ns=received_ns,
                 launched_ns=launched_ns,
                 follows_running=follows_running,
+                told=self._told,
             )
         )
 
@@ -117,10 +125,13 @@ class GpuRunner:
         timing = self._timing(flown, self._clock_ns())
         count, second = flown.num_choosing, flown.num_results
         results = flown.lane.results.numpy()
-        rows = SampledRows(
-            tokens=results[:count].copy(), failed=results[second : second + count] != 0
-        )
-        return StepOutcome(rows, timing)
+        tokens, failed = results[:count].copy(), results[second : second + count] != 0
+        records = NO_RECORDS
+        if flown.told is not None:
+            records = flown.told.records(failed)
+            # there is no token, so it is 0
+            tokens[flown.told.pooled_places] = 0
+        return StepOutcome(SampledRows(tokens, failed, records), timing)
 
     def _facts(self, step: BatchStep) -> StepFacts:
         """Worked out once a step, although two methods ask."""
@@ -163,6 +174,8 @@ class GpuRunner:
         self._copy_in(lane, 0, num_words)
         self._programs.forward(shape)
         if not facts.num_choosing:
+            if step.rules:
+                self._tell(step, None)
             return 0
         choice = self._programs.choice_shape(facts)
         num_words = packer.choice(step, choice.num_rows, num_tokenizer_ids=self._num_tokenizer_ids)
@@ -172,8 +185,35 @@ class GpuRunner:
             packer.mask_rows(choice.num_rows, rows)
             words = self._device.send(masks)
         self._copy_in(lane, self._memory.areas.num_forward_words, num_words)
-        self._programs.choose(choice, words)
+        if step.rules:
+            self._choose_by_rules(step, choice, words)
+        else:
+            self._programs.choose(choice, words)
         return choice.num_rows
+
+    def _choose_by_rules(
+        self, step: BatchStep, choice: ChoiceShape, words: torch.Tensor | None
+    ) -> None:
+        edits = self._rules.edits(step)
+        device = self._programs.rules
+        raw = self._programs.choose_edited(
+            choice,
+            words,
+            edit=None if edits is None else lambda logits: device.edit(logits, edits),
+            is_told=bool(told_rows(step)),
+        )
+        if edits is not None and edits.penalties is not None:
+            device.note(edits.penalties, self._memory.results)
+        self._tell(step, raw)
+
+    def _tell(self, step: BatchStep, raw: torch.Tensor | None) -> None:
+        self._told = self._rules.tell(
+            step,
+            self._memory.hidden,
+            raw=raw,
+            chosen=self._memory.results,
+            logits_at=self._programs.logits_at,
+        )
 
     def _copy_in(self, lane: Lane, first: int, num_words: int) -> None:
         part = slice(first, first + num_words)

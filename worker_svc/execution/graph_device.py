@@ -48,6 +48,10 @@ class GraphDevice(Protocol):
         """A copy of the array on the device; the array may be forgotten at once."""
         ...
 
+    def receive(self, words: torch.Tensor) -> torch.Tensor:
+        """A copy of int32 words on the host, whole once the device has passed what was launched."""
+        ...
+
     def event(self) -> DeviceEvent:
         """A new event, not recorded."""
         ...
@@ -121,6 +125,12 @@ class CudaDevice:
     def send(self, words: Int32s) -> torch.Tensor:
         """Through pinned memory, which torch keeps until the copy is made."""
         return torch.from_numpy(words).pin_memory().to(self._device, non_blocking=True)
+
+    def receive(self, words: torch.Tensor) -> torch.Tensor:
+        """Into pinned memory, so that nothing waits."""
+        host = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
+        host.copy_(words, non_blocking=True)
+        return host
 
     def event(self) -> CudaEvent:
         """A timed event."""

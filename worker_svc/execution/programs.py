@@ -7,6 +7,7 @@
 Nothing here waits for the device or reads from it. Legend: R rows, N tokens, S rows that choose.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from worker_svc.execution.chunk_inputs import prepare_chunks
 from worker_svc.execution.filter_rows import filter_rows
 from worker_svc.execution.kv_cache import KVCache
 from worker_svc.execution.packed_columns import SampleColumns
+from worker_svc.execution.rule_device import RuleDevice
 from worker_svc.execution.sampling_plan import VocabularyPart
 from worker_svc.execution.step_layout import ForwardShape, sample_columns
 from worker_svc.execution.step_memory import StepMemory
@@ -56,6 +58,14 @@ class Programs:
         self._cache = cache
         self._part = part
         self._group = group
+        self.rules = RuleDevice(
+            num_slots=memory.sizes.num_slots,
+            hidden_size=memory.sizes.hidden_size,
+            vocab_size=model.spec.vocab_size,
+            part=part,
+            group=group,
+            device=memory.packed.device,
+        )
 
     @torch.inference_mode()
     def decode(self, num_rows: int) -> None:
@@ -105,6 +115,15 @@ class Programs:
         area = self.memory.areas.samples(self.memory.packed)
         columns = sample_columns(area, shape.num_rows)
         logits = self._model.logits_at(self.memory.hidden, columns.last_indexes)
+        self._choose_from(logits, shape, columns, mask_words)
+
+    def _choose_from(
+        self,
+        logits: torch.Tensor,
+        shape: ChoiceShape,
+        columns: SampleColumns,
+        mask_words: torch.Tensor | None,
+    ) -> None:
         rows = RowSampling(
             temperature=columns.temperature,
             seeds=columns.seeds,
@@ -118,6 +137,32 @@ class Programs:
             self._choose_filtered(logits, rows, columns)
         else:
             self._choose(logits, rows, columns.slots)
+
+    @torch.inference_mode()
+    def choose_edited(
+        self,
+        shape: ChoiceShape,
+        mask_words: torch.Tensor | None,
+        *,
+        edit: Callable[[torch.Tensor], None] | None,
+        is_told: bool,
+    ) -> torch.Tensor:
+        """As `choose`, after `edit` of float32 logits; returns the untouched ones if told."""
+        area = self.memory.areas.samples(self.memory.packed)
+        columns = sample_columns(area, shape.num_rows)
+        raw = self._model.logits_at(self.memory.hidden, columns.last_indexes)
+        logits = raw
+        if edit is not None or is_told:
+            # filters and edits write into their logits; float32, lest an edit be rounded away
+            logits = raw.to(torch.float32, copy=True)
+        if edit is not None:
+            edit(logits)
+        self._choose_from(logits, shape, columns, mask_words)
+        return raw
+
+    def logits_at(self, indexes: torch.Tensor) -> torch.Tensor:
+        """This rank's logits after these of the step's tokens."""
+        return self._model.logits_at(self.memory.hidden, indexes)
 
     def all_allowed(self) -> torch.Tensor:
         """One mask that allows every id."""

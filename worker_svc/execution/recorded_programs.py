@@ -5,6 +5,7 @@ Common sizes are recorded before the first step; a rare one when a step first ne
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from worker_svc.execution.buckets import Buckets
 from worker_svc.execution.graphs import Graphs
 from worker_svc.execution.programs import ChoiceShape, Programs
+from worker_svc.execution.rule_device import RuleDevice
 from worker_svc.execution.step_layout import ForwardShape, sample_columns
 from worker_svc.execution.step_memory import StepMemory
 from worker_svc.execution.step_packing import StepFacts
@@ -44,6 +46,11 @@ class RecordedPrograms:
         """Where steps' inputs and results lie."""
         return self._programs.memory
 
+    @property
+    def rules(self) -> RuleDevice:
+        """What the device knows of rules."""
+        return self._programs.rules
+
     def get_ready(self) -> None:
         """Load every kernel, then record what most steps need.
 
@@ -65,6 +72,10 @@ class RecordedPrograms:
             self.clear_choice(choice)
             self._programs.choose(choice)
             self._programs.choose(choice, self._programs.all_allowed())
+            self._programs.choose_edited(choice, None, edit=_unchanged, is_told=True)
+            all_allowed = self._programs.all_allowed()
+            self._programs.choose_edited(choice, all_allowed, edit=_unchanged, is_told=True)
+        self.rules.warm_up(self.memory.hidden.dtype)
         self.memory.decode_columns(1).clear()
         self._programs.decode(1)
 
@@ -79,6 +90,7 @@ class RecordedPrograms:
             for choice in (ChoiceShape(num_rows), ChoiceShape(num_rows, has_filters=True)):
                 self.clear_choice(choice)
                 self._programs.choose(choice)
+                self._programs.choose_edited(choice, None, edit=_unchanged, is_told=True)
         self.run_largest_recorded()
 
     @torch.inference_mode()
@@ -153,6 +165,21 @@ class RecordedPrograms:
         else:
             self._programs.choose(shape, mask_words)
 
+    def choose_edited(
+        self,
+        shape: ChoiceShape,
+        mask_words: torch.Tensor | None,
+        *,
+        edit: Callable[[torch.Tensor], None] | None,
+        is_told: bool,
+    ) -> torch.Tensor:
+        """As `choose`, where rules are at work; never recorded."""
+        return self._programs.choose_edited(shape, mask_words, edit=edit, is_told=is_told)
+
+    def logits_at(self, indexes: torch.Tensor) -> torch.Tensor:
+        """After these tokens of the step that ran last."""
+        return self._programs.logits_at(indexes)
+
     def _recorded_shapes(self, size: int) -> tuple[ForwardShape, ForwardShape]:
         """For prompts alone, and for prompts beside decode rows; the tighter one first."""
         num_slots = self.memory.sizes.num_slots
@@ -186,3 +213,7 @@ class RecordedPrograms:
     def clear_choice(self, shape: ChoiceShape) -> None:
         """Make every choosing row of the packed memory a padding row."""
         sample_columns(self.memory.areas.samples(self.memory.packed), shape.num_rows).clear()
+
+
+def _unchanged(logits: torch.Tensor) -> None:
+    """The edit of padding."""

@@ -15,11 +15,18 @@ _BITS = 32
 def masks_of(step: BatchStep, *, vocab_size: int) -> tuple[Int32s, Int32s]:
     """The rows that need a mask, counted among those that choose, and their masks int32 [M, words].
 
-    A row needs one for its grammar, or to ban more stop ids than a step's columns hold.
+    A row needs one for its grammar, for the ids it allows, or to ban more stop ids than a step's
+    columns hold.
     """
     num_words = -(-vocab_size // _BITS)
     needs_ban = crowded_rows(step)
     needs_mask = needs_ban.copy()
+    allowed = {
+        row: rules.allowed_words
+        for row, rules in step.rules.items()
+        if step.samples[row] and rules.allowed_words.size
+    }
+    needs_mask[list(allowed)] = True
     if step.masks is not None:
         needs_mask[step.masks.rows] = True
     rows = np.flatnonzero(needs_mask)
@@ -29,6 +36,10 @@ def masks_of(step: BatchStep, *, vocab_size: int) -> tuple[Int32s, Int32s]:
         places = np.searchsorted(rows, step.masks.rows)
         words[places, : given.shape[1]] = given
         words[places, given.shape[1] :] = 0
+    for row, of_row in allowed.items():
+        at = int(np.searchsorted(rows, row))
+        words[at, : of_row.size] &= of_row
+        words[at, of_row.size :] = 0
     for place in np.flatnonzero(needs_ban[rows]):
         stop_ids = step.sampling.stop_ids[rows[place]]
         _ban(words[place], stop_ids[stop_ids >= 0])

@@ -43,13 +43,15 @@ class StepFacts:
     has_filters: bool
     has_masks: bool
     """Rows with a grammar's mask, or too early for more stop ids than the columns hold."""
+    has_rules: bool
+    """Rows that change their logits, or tell something of their tokens."""
     block_rows: Rows | None
     """The row of each new block, when each belongs to another decode row."""
 
     @property
     def is_decode(self) -> bool:
         """Whether the step can run as one program."""
-        is_plain = not (self.has_filters or self.has_masks)
+        is_plain = not (self.has_filters or self.has_masks or self.has_rules)
         return self.num_singles == self.num_rows and is_plain and self.block_rows is not None
 
 
@@ -67,7 +69,10 @@ def facts_of(
         num_tokens=int(step.num_tokens.sum()),
         num_choosing=int(np.count_nonzero(step.samples)),
         has_filters=bool(filtered_rows(step, num_tokenizer_ids).any()),
-        has_masks=step.masks is not None or bool(crowded_rows(step).any()),
+        has_masks=step.masks is not None
+        or bool(crowded_rows(step).any())
+        or any(rules.allowed_words.size for rules in step.rules.values()),
+        has_rules=bool(step.rules),
         block_rows=_block_rows(step) if is_all_decode else None,
     )
 
@@ -77,6 +82,7 @@ def _are_alike(step: BatchStep, earlier: BatchStep) -> bool:
         step.is_decode is earlier.is_decode
         and step.samples is earlier.samples
         and step.sampling is earlier.sampling
+        and step.rules is earlier.rules
         and step.masks is None
         and earlier.masks is None
         # whether a row is too early for its stop ids changes from step to step
