@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import octavo
-from tests.e2e.blows import Blow, blow_of_round, strike
+from tests.e2e.blows import KINDS, Blow, blow_of_round, strike
 from tests.e2e.calls import Received, generation
 from tests.e2e.chaos_run import tracebacks
 from tests.e2e.replica import Replica, running_replica
@@ -122,5 +122,5 @@ async def test_a_real_model_keeps_the_promise_when_processes_die(
 async def test_a_real_model_keeps_the_promise_under_every_blow(
     replicas: list[Replica], reference: torch.nn.Module
 ) -> None:
-    blows = [blow_of_round(11, number) for number in range(rounds(10))]
+    blows = [blow_of_round(11, number) for number in range(rounds(len(KINDS)))]
     await _survive(replicas, blows, reference)
