@@ -17,7 +17,7 @@ from pathlib import Path
 
 import octavo
 
-NUM_STREAMS, NUM_TOKENS, NUM_FIRST = 8, 40, 6
+NUM_STREAMS, NUM_FIRST = 8, 6
 PROMPT = "A list of people and what they do, as JSON:\n"
 PERSON = {
     "type": "object",
@@ -34,26 +34,26 @@ FORMS = {
 }
 
 
-def gaps(client: octavo.Client, kind: str, seed: int) -> list[float]:
+def gaps(client: octavo.Client, kind: str, seed: int, num_tokens: int) -> list[float]:
     """Seconds between the tokens of one stream."""
     form = FORMS[kind]
     stream = client.stream(
         PROMPT,
-        max_tokens=NUM_TOKENS,
+        max_tokens=num_tokens,
         temperature=0.8,
         seed=seed,
         ignore_eos=form is None,
         structured_output=form,
     )
     times = [time.perf_counter() for delta in stream for _ in delta.token_ids]
-    assert len(times) == NUM_TOKENS, f"{kind} ended after {len(times)} tokens"
+    assert len(times) == num_tokens, f"{kind} ended after {len(times)} tokens"
     return [after - before for before, after in pairwise(times)][NUM_FIRST:]
 
 
-def round_of(client: octavo.Client, kind: str) -> float:
+def round_of(client: octavo.Client, kind: str, num_tokens: int) -> float:
     """Seconds of a step: the median of what eight streams at once see."""
     with ThreadPoolExecutor(NUM_STREAMS) as pool:
-        found = pool.map(lambda seed: gaps(client, kind, seed), range(NUM_STREAMS))
+        found = pool.map(lambda seed: gaps(client, kind, seed, num_tokens), range(NUM_STREAMS))
         return statistics.median(gap for stream in found for gap in stream)
 
 
@@ -62,15 +62,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("target", help="a running service")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--tokens", type=int, default=64, help="of each stream")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     options = parser.parse_args()
     found: dict[str, list[float]] = {kind: [] for kind in FORMS}
     with octavo.Client(options.target, timeout=600) as client:
         for kind in FORMS:
-            round_of(client, kind)
+            round_of(client, kind, options.tokens)
         for _ in range(options.rounds):
             for kind, rounds in found.items():
-                rounds.append(round_of(client, kind))
+                rounds.append(round_of(client, kind, options.tokens))
     medians = {kind: statistics.median(rounds) for kind, rounds in found.items()}
     for kind, median in medians.items():
         ratios = [a / b for a, b in zip(found[kind], found["free"], strict=True)]

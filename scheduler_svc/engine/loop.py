@@ -106,6 +106,7 @@ class Loop:
             parts.steps.note_change()
         at = self._look()
         self._obey(at)
+        parts.grammars.quiet()
         parts.steps.send_masks(at)  # the workers may wait for them
         # the word on which ranks live comes before theirs
         self._receive_group(at)

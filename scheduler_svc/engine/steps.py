@@ -83,6 +83,7 @@ class Steps:
             self._readings.note_plan(plan)
             if plan.masked_rows and self.limits is not None:
                 self._grammars.order_masks(plan, epoch, vocab_size=self.limits.vocab_size)
+                self.send_masks(at)
             self._pacer.issue(
                 num_decode_rows=plan.num_decode_rows,
                 num_prefill_tokens=plan.num_prefill_tokens,

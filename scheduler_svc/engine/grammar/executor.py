@@ -20,7 +20,7 @@ from scheduler_svc.core.refusals import BadGrammar, QueueFull
 from scheduler_svc.engine.grammar.cache import GrammarCache, Key, Verdict
 from scheduler_svc.engine.grammar.compiler import CompiledGrammar, compile_grammar
 from scheduler_svc.engine.grammar.deep_stack import deep_stacks
-from scheduler_svc.engine.grammar.masks import MaskOrder, StepMasks, make_masks
+from scheduler_svc.engine.grammar.masks import MaskOrder, StepMasks, is_quick, make_masks
 from scheduler_svc.engine.grammar.tasting import Taster
 from scheduler_svc.engine.grammar.vocabulary import UnusableTokenizer, Vocabulary, load_vocabulary
 
@@ -62,6 +62,7 @@ class GrammarExecutor:
         self._compiling: set[Key] = set()
         self._compiled: deque[Compilation] = deque()
         self._masks: deque[StepMasks] = deque()
+        self._num_mask_orders = 0  # not taken yet; their states are the thread's
         self._vocabulary: Vocabulary | None = None
         self._loading = threading.Lock()
         self._wakes, self._woken = socket.socketpair()
@@ -71,6 +72,12 @@ class GrammarExecutor:
     def fileno(self) -> int:
         """Readable once something is done."""
         return self._woken.fileno()
+
+    def quiet(self) -> None:
+        """Forgets that the loop was woken; it looks at everything after this."""
+        with suppress(BlockingIOError):
+            while self._woken.recv(4096):
+                pass
 
     def close(self) -> None:
         """Ends the threads; what they do is dropped."""
@@ -106,7 +113,7 @@ class GrammarExecutor:
         return verdict
 
     def settle(self) -> list[Compilation]:
-        """Takes over what was compiled since the last call; `take_masks` comes before."""
+        """Takes over what was compiled since the last call."""
         taken = []
         while self._compiled:
             done = self._compiled.popleft()
@@ -122,16 +129,21 @@ class GrammarExecutor:
     # --- masks ---
 
     def order_masks(self, order: MaskOrder) -> None:
-        """Lets the masks of a step be made."""
+        """Lets the masks of a step be made: at once where that is quick, else in the thread."""
+        if not self._num_mask_orders and is_quick(order):
+            self._masks.append(make_masks(order))
+            self._num_mask_orders += 1
+            return
+        self._num_mask_orders += 1
         with deep_stacks():
             self._mask_maker.submit(self._make_masks, order)
 
     def take_masks(self) -> list[StepMasks]:
         """What was made since the last call."""
-        self._quiet()
         taken = []
         while self._masks:
             taken.append(self._masks.popleft())
+            self._num_mask_orders -= 1
         return taken
 
     # --- in threads ---
@@ -173,8 +185,3 @@ class GrammarExecutor:
     def _wake(self) -> None:
         with suppress(OSError):  # it is readable already, or closed
             self._wakes.send(b"\0")
-
-    def _quiet(self) -> None:
-        with suppress(BlockingIOError):
-            while self._woken.recv(4096):
-                pass

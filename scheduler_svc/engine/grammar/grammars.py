@@ -36,6 +36,10 @@ class Grammars:
         """Readable once `settle` or `take_masks` has something."""
         return self._executor.fileno()
 
+    def quiet(self) -> None:
+        """Forgets that the loop was woken; it looks at everything after this."""
+        self._executor.quiet()
+
     def close(self) -> None:
         """Ends the threads."""
         self._executor.close()
@@ -53,7 +57,7 @@ class Grammars:
         return None if compiled is None else request_grammar(compiled, submit)
 
     def settle(self) -> bool:
-        """Takes over what was compiled; whether that was anything. `take_masks` comes before."""
+        """Takes over what was compiled; whether that was anything."""
         done = self._executor.settle()
         for each in done:
             is_good = not isinstance(each.verdict, BadGrammar)

@@ -1,6 +1,7 @@
 """The masks of one step, from its rows. Moves the rows' states; runs in the thread of the masks."""
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from scheduler_svc.engine.grammar.state import CannotGoOn, OutputState
 _LOG = logging.getLogger(__name__)
 
 _EVERY_ID = -1
+# a wake-up of a thread and of the loop, on a machine that has time
+_QUICK_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,6 +36,17 @@ class StepMasks:
     step: int
     masks: bytes  # int32[num_rows][ceil(vocab_size / 32)]; every id for a row that cannot go on
     failed: tuple[tuple[MaskedRow, str], ...]  # rows that cannot go on, and why
+
+
+def is_quick(order: MaskOrder) -> bool:
+    """Whether the masks are likely to take less time than to hand them to another thread."""
+    took_s = 0.0
+    for row in order.rows:
+        state = row.grammar
+        if not isinstance(state, OutputState) or len(row.tokens) > 1:
+            return False
+        took_s += state.took_s
+    return took_s < _QUICK_S
 
 
 def make_masks(order: MaskOrder) -> StepMasks:
@@ -69,8 +83,10 @@ def _fill(masks: Int32s, rows: Sequence[MaskedRow]) -> list[tuple[MaskedRow, str
     width = followed[0][1].grammar.compiled.vocabulary.num_words
     found = np.zeros((len(followed), width), np.int32)
     for (index, state), words in zip(followed, found, strict=True):
+        began = time.perf_counter()
         if state.matcher is not None:
             state.matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        state.took_s = time.perf_counter() - began
         try:
             state.finish_mask(words)
         except CannotGoOn as error:

@@ -3,6 +3,7 @@
 States are made by the loop and from then on touched by the thread of the masks alone.
 """
 
+import math
 import time
 from array import array
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class OutputState:
         self.grammar = grammar
         self._tokens = array("i")
         self._matcher: LLMatcher | None = None
+        self.took_s = math.inf  # to make its last mask
 
     @property
     def matcher(self) -> LLMatcher | None:

@@ -163,7 +163,7 @@ def settled(executor: GrammarExecutor) -> list[Compilation]:
     end = time.monotonic() + 20
     while time.monotonic() < end:
         assert select.select([executor.fileno()], [], [], 20)[0], "nothing woke the loop"
-        executor.take_masks()
+        executor.quiet()
         done = executor.settle()
         if done:
             return done
