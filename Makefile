@@ -104,10 +104,10 @@ test-gpu: $(DEV) ## kernels and graphs; needs a CUDA device
 	@$(PYTEST) tests/gpu
 
 # A part is the tests marked long("NAME"); property is the everyday property tests, looking much further; core is
-# ten million random transitions of the core; the others are in tests/e2e, one file each or test_long.py; images makes the
-# environment of the worker's image as its Dockerfile does.
+# ten million random transitions of the core; reference is 2,000 requests against float64; the others are in tests/e2e,
+# one file each or test_long.py; images makes the environment of the worker's image as its Dockerfile does.
 # Each ends by itself within 45 minutes, or is ended.
-LONG_PARTS := property core chaos overload hostile schemas soak fuzz images
+LONG_PARTS := property core reference chaos overload hostile schemas soak fuzz images
 CHOSEN_LONG_PARTS = $(if $(filter all,$(PART)),$(LONG_PARTS),$(filter $(LONG_PARTS),$(PART)))
 test-long: $(DEV) ## soaks and fuzzing: PART=NAME, or all
 	@$(if $(CHOSEN_LONG_PARTS),,$(error PART=$(PART) is none of: all $(LONG_PARTS)))

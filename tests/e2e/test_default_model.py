@@ -77,3 +77,37 @@ def test_the_capital_of_france_is_known(replica: Replica) -> None:
     assert "Paris" in answer.text
     assert answer.finish is not None
     assert answer.finish.reason == api.FINISH_REASON_EOS
+
+
+def test_log_probabilities_and_vectors_equal_those_of_transformers(replica: Replica) -> None:
+    network = AutoModelForCausalLM.from_pretrained(
+        resolve_model(DEFAULT_MODEL).path, dtype=torch.float32
+    ).eval()
+    wanted = _chat(QUESTIONS[0])
+    wanted.output.MergeFrom(api.OutputParams(echo=True, top_logprobs=5, prompt_top_logprobs=2))
+    with connected(replica.target) as stub:
+        answer = stub.GenerateUnary(api.GenerateUnaryRequest(generation=wanted), timeout=60)
+        prompt = list(answer.start.prompt.token_ids)
+        asked = api.Prompt(token_ids=api.TokenIds(ids=prompt))
+        vector = stub.Embed(api.EmbedRequest(prompts=[asked]), timeout=60).embeddings[0]
+        tokens = list(answer.outputs[0].token_ids)
+        tail = api.Continuation(token_ids=api.TokenIds(ids=tokens))
+        scored = stub.Score(api.ScoreRequest(prompt=asked, continuations=[tail]), timeout=60)
+    with torch.inference_mode():
+        out = network(torch.tensor([prompt + tokens]), output_hidden_states=True)
+    logprobs = torch.log_softmax(out.logits[0].double(), dim=1)
+    told = [*answer.prompt_logprobs, *answer.outputs[0].logprobs]
+    assert [one.token_id for one in told] == (prompt + tokens)[1:]
+    for one, row in zip(told, logprobs, strict=False):
+        assert abs(one.logprob - float(row[one.token_id])) < 1e-3
+        best = row.topk(len(one.top))
+        assert [a.logprob for a in one.top] == pytest.approx(best.values.tolist(), abs=1e-3)
+        assert len(one.top) == (2 if one in answer.prompt_logprobs else 5)
+    [score] = scored.scores
+    assert score.is_greedy
+    assert score.logprob == pytest.approx(
+        sum(one.logprob for one in answer.outputs[0].logprobs), abs=1e-3
+    )
+    expected = out.hidden_states[-1][0, len(prompt) - 1]
+    expected = expected / expected.norm()
+    assert list(vector.values) == pytest.approx(expected.tolist(), abs=1e-3)

@@ -121,6 +121,8 @@ def _kept(left: Floats, sampling: ReferenceSampling, slack: float) -> npt.NDArra
     kept: npt.NDArray[np.bool_] = np.isfinite(scaled)
     if 0 < sampling.top_k < left.shape[0]:
         kept &= scaled >= scaled[order[sampling.top_k - 1]] - slack / sampling.temperature
+        # the likeliest stays, however narrow the slack makes it
+        kept |= scaled == scaled.max()
     if sampling.top_p < 1:
         weights = np.where(kept, np.exp(scaled), 0.0)[order]
         before = (np.cumsum(weights) - weights) / weights.sum()
