@@ -63,6 +63,9 @@ class AllowedIds:
     def apply(self, logits: torch.Tensor, *, first_id: int) -> None:
         """Write -inf where [S, P] has an id that is not allowed."""
         is_allowed = unpack(self.words, first_id=first_id, num_ids=logits.shape[1])
+        if len(self.rows) == len(logits):  # all rows, in order: no copy
+            logits.masked_fill_(is_allowed.logical_not_(), -torch.inf)
+            return
         chosen = logits.index_select(0, self.rows)
         logits.index_copy_(0, self.rows, chosen.masked_fill_(~is_allowed, -torch.inf))
 
