@@ -30,13 +30,28 @@ from octavo.requests import (
     generation_message,
     split_chat_options,
 )
-from octavo.results import CancelOutcome, Estimate, Generation, ModelInfo, Tokens
+from octavo.results import (
+    CancelOutcome,
+    Embeddings,
+    Estimate,
+    Generation,
+    ModelInfo,
+    Scores,
+    Tokens,
+)
 from octavo.retries import ReconnectPolicy, RetryPolicy
 from octavo.sampling import SamplingParams
 from octavo.stream import Stream
 from octavo.stream_request import StreamRequest, stream_request
 from octavo.stream_state import StreamState
 from octavo.v1 import inference_pb2
+from octavo.vectors import (
+    PoolingName,
+    decode_embeddings,
+    decode_scores,
+    embed_request,
+    score_request,
+)
 
 # Generations outlive a lost connection, to be gone on with; leaving one early cancels it.
 KEEP_FOR_S = 30.0
@@ -204,6 +219,39 @@ class Client:
             timeout_s=timeout,
         )
         return decode_estimate(response)
+
+    def embed(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        *,
+        pooling: PoolingName = "last",
+        normalize: bool = True,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Embeddings:
+        """A vector for each prompt: the last token's hidden state, or the mean over all tokens."""
+        response = self._connection.call(
+            lambda stub: stub.Embed,
+            embed_request(prompts, pooling=pooling, normalize=normalize, priority=priority),
+            timeout_s=self._timeout_s if timeout is None else timeout,
+        )
+        return decode_embeddings(response)
+
+    def score(
+        self,
+        prompt: PromptInput,
+        continuations: Sequence[PromptInput],
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Scores:
+        """How likely each continuation of the prompt is: log probabilities of its tokens."""
+        response = self._connection.call(
+            lambda stub: stub.Score,
+            score_request(prompt, continuations, priority=priority),
+            timeout_s=self._timeout_s if timeout is None else timeout,
+        )
+        return decode_scores(response)
 
     def detokenize(
         self,

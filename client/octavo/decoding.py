@@ -11,6 +11,8 @@ from octavo.results import (
     Generation,
     ModelInfo,
     StreamStart,
+    TokenAlternative,
+    TokenLogprob,
     Tokens,
     ToolCall,
     ToolCallDelta,
@@ -32,7 +34,7 @@ _CANCEL_OUTCOMES = {
     inference_pb2.CANCEL_OUTCOME_CANCELLED: CancelOutcome.CANCELLED,
     inference_pb2.CANCEL_OUTCOME_ALREADY_FINISHED: CancelOutcome.ALREADY_FINISHED,
 }
-_SAMPLING_SCALARS = ("temperature", "top_k", "top_p", "min_p", "seed", "n")
+_SAMPLING_SCALARS = ("temperature", "top_k", "top_p", "min_p", "seed", "n", "repetition_penalty")
 
 
 def decode_finish(message: inference_pb2.Finish) -> Finish:
@@ -75,6 +77,21 @@ def decode_tool_call(message: inference_pb2.ToolCallDelta) -> ToolCallDelta:
     )
 
 
+def decode_logprob(message: inference_pb2.TokenLogprob) -> TokenLogprob:
+    """How likely a token was."""
+    return TokenLogprob(
+        token_id=message.token_id,
+        logprob=message.logprob,
+        rank=message.rank,
+        top=tuple(_alternative(one) for one in message.top),
+        chosen=tuple(_alternative(one) for one in message.chosen),
+    )
+
+
+def _alternative(message: inference_pb2.TokenAlternative) -> TokenAlternative:
+    return TokenAlternative(token_id=message.token_id, logprob=message.logprob)
+
+
 def decode_completion(message: inference_pb2.Output) -> Completion:
     """One whole output."""
     return Completion(
@@ -87,6 +104,7 @@ def decode_completion(message: inference_pb2.Output) -> Completion:
             ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)
             for call in message.tool_calls
         ),
+        logprobs=tuple(decode_logprob(one) for one in message.logprobs),
     )
 
 
@@ -97,6 +115,7 @@ def decode_generation(message: inference_pb2.GenerateUnaryResponse) -> Generatio
         outputs=tuple(decode_completion(output) for output in message.outputs),
         usage=decode_usage(message.usage),
         start=decode_start(message.start),
+        prompt_logprobs=tuple(decode_logprob(one) for one in message.prompt_logprobs),
     )
 
 
@@ -143,6 +162,8 @@ def decode_model_info(message: inference_pb2.GetModelInfoResponse) -> ModelInfo:
         max_outputs=message.max_outputs,
         max_request_bytes=message.max_request_bytes,
         has_structured_output=message.has_structured_output,
+        max_top_logprobs=message.max_top_logprobs,
+        embedding_size=message.embedding_size,
         default_sampling=SamplingParams(
             **{
                 name: getattr(sampling, name)

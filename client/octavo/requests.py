@@ -28,6 +28,9 @@ class RequestOptions(SamplingOptions, total=False):
     time_limit_s: ends all outputs, with what they have, after this many seconds.
     skip_special_tokens: leaves special tokens out of the text (default: True).
     stream_interval: sends a chunk only when this many new tokens wait (default: 1).
+    top_logprobs: gives each token's log probability and rank, and so many of the likeliest tokens.
+    logprob_token_ids: further ids whose log probability is given with each token.
+    prompt_top_logprobs: the same as top_logprobs, of the prompt's tokens.
     echo: sends the prompt back, in `start.prompt`.
     structured_output: the form that an output must have: a JSON Schema (a dict or a pydantic model)
         or a StructuredOutput.
@@ -47,6 +50,9 @@ class RequestOptions(SamplingOptions, total=False):
     time_limit_s: float
     skip_special_tokens: bool
     stream_interval: int
+    top_logprobs: int
+    logprob_token_ids: Sequence[int]
+    prompt_top_logprobs: int
     echo: bool
     structured_output: StructuredInput | None
     split_reasoning: bool
@@ -66,7 +72,20 @@ class ChatOptions(RequestOptions, TemplateOptions, total=False):
 # The part of a Generation that holds each argument ("" is the message itself).
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
     "": ("request_id", "model"),
-    "sampling": ("temperature", "top_k", "top_p", "min_p", "seed", "n"),
+    "sampling": (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "seed",
+        "n",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+    ),
     "stopping": (
         "max_tokens",
         "min_tokens",
@@ -79,6 +98,9 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
     "output": (
         "skip_special_tokens",
         "stream_interval",
+        "top_logprobs",
+        "logprob_token_ids",
+        "prompt_top_logprobs",
         "echo",
         "split_reasoning",
         "parse_tool_calls",
@@ -89,6 +111,7 @@ _SIDES: Mapping[str, inference_pb2.TruncationSide.ValueType] = {
     "left": inference_pb2.TRUNCATION_SIDE_LEFT,
     "right": inference_pb2.TRUNCATION_SIDE_RIGHT,
 }
+_LISTS = ("stop", "stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids")
 _TEMPLATE_NAMES = frozenset(TemplateOptions.__annotations__)
 _SAMPLING_NAMES = tuple(field.name for field in fields(SamplingParams))
 
@@ -173,9 +196,11 @@ def _assign(message: inference_pb2.Generation, section: str, name: str, value: A
         return
     target = getattr(message, section) if section else message
     try:
-        if name in ("stop", "stop_token_ids"):
+        if name in _LISTS:
             getattr(target, name).extend((value,) if isinstance(value, str) else value)
+        elif name == "logit_bias":
+            message.sampling.logit_bias.update(value)
         else:
             setattr(target, name, value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise invalid_field(name, f"cannot be {value!r} ({error})") from error

@@ -75,12 +75,37 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAlternative:
+    """Another token in a token's place."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """How likely a token was, in the model's own distribution.
+
+    `rank` is its place by probability, from 1; 0 where nothing is known, for the service got the
+    token from a client that went on with its generation elsewhere. `top` has the likeliest tokens,
+    `chosen` those of logprob_token_ids.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[TokenAlternative, ...] = ()
+    chosen: tuple[TokenAlternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """The news of one output since the previous delta of the same output.
 
     `text`, `reasoning` and `token_ids` only ever append; `first_token_index` is the place of the
     first id among the output's tokens; `finish` is there in the last delta only; `usage` counts so
-    far. `reasoning` needs split_reasoning, `tool_calls` needs parse_tool_calls.
+    far. `reasoning` needs split_reasoning, `tool_calls` parse_tool_calls, `logprobs` (one for each
+    id) top_logprobs.
     """
 
     index: int
@@ -91,6 +116,7 @@ class Delta:
     usage: Usage
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -111,6 +137,7 @@ class Completion:
     finish: Finish | None
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -145,6 +172,7 @@ class Generation:
     outputs: tuple[Completion, ...]
     usage: Usage
     start: StreamStart | None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def text(self) -> str:
@@ -186,6 +214,34 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Embeddings:
+    """A vector for each prompt, in their order."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How likely one continuation is: the sum over its tokens, and each of them.
+
+    `is_greedy` says whether each of its tokens is the likeliest one.
+    """
+
+    logprob: float
+    tokens: tuple[TokenLogprob, ...]
+    is_greedy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """How likely the continuations are, in their order."""
+
+    scores: tuple[Score, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What a request would meet now; `predicted_ttft_s` is None while nothing was measured."""
 
@@ -212,4 +268,6 @@ class ModelInfo:
     max_outputs: int
     max_request_bytes: int
     has_structured_output: bool = False
+    max_top_logprobs: int = 0
+    embedding_size: int = 0
     default_sampling: SamplingParams = field(default_factory=SamplingParams)

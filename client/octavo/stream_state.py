@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from octavo.decoding import decode_finish, decode_start, decode_tool_call, decode_usage
+from octavo.decoding import (
+    decode_finish,
+    decode_logprob,
+    decode_start,
+    decode_tool_call,
+    decode_usage,
+)
 from octavo.errors import InternalError
 from octavo.joined_calls import JoinedCalls
 from octavo.recovery import Opening
-from octavo.results import Completion, Delta, Generation, StreamStart, Usage
+from octavo.results import Completion, Delta, Generation, StreamStart, TokenLogprob, Usage
 from octavo.v1 import inference_pb2
 
 
@@ -37,6 +43,8 @@ class StreamState:
         self._reasonings: defaultdict[int, list[str]] = defaultdict(list)
         self._calls: defaultdict[int, JoinedCalls] = defaultdict(JoinedCalls)
         self._token_ids: defaultdict[int, list[int]] = defaultdict(list)
+        self._logprobs: defaultdict[int, list[TokenLogprob]] = defaultdict(list)
+        self._prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self._finishes: dict[int, inference_pb2.Finish] = {}
         self._next_index = defaultdict(int, enumerate(from_tokens))
         self._attaches = False
@@ -83,6 +91,9 @@ class StreamState:
         """
         if chunk.HasField("start"):
             self._take_start(decode_start(chunk.start))
+        if chunk.prompt_logprobs and not self._prompt_logprobs:
+            # each call says them again
+            self._prompt_logprobs = tuple(decode_logprob(one) for one in chunk.prompt_logprobs)
         if chunk.HasField("usage"):
             self._take_usage(decode_usage(chunk.usage))
         deltas = (self._absorb_delta(message) for message in chunk.outputs)
@@ -113,6 +124,7 @@ class StreamState:
                 finish=decode_finish(self._finishes[index]) if index in self._finishes else None,
                 reasoning="".join(self._reasonings[index]),
                 tool_calls=self._calls[index].whole(),
+                logprobs=tuple(self._logprobs[index]),
             )
             for index in sorted(self._texts)
         )
@@ -121,6 +133,7 @@ class StreamState:
             outputs=tuple(outputs),
             usage=self._usage,
             start=self.start,
+            prompt_logprobs=self._prompt_logprobs,
         )
 
     # --- inside ---
@@ -168,6 +181,8 @@ class StreamState:
         calls = tuple(decode_tool_call(call) for call in message.tool_calls)
         self._calls[index].add(calls)
         self._token_ids[index].extend(message.token_ids)
+        logprobs = tuple(decode_logprob(one) for one in message.logprobs)
+        self._logprobs[index].extend(logprobs)
         if message.HasField("finish"):
             # a copy: a part would keep the whole message in memory
             self._finishes[index] = inference_pb2.Finish()
@@ -181,6 +196,7 @@ class StreamState:
             usage=self._usage,
             reasoning=message.reasoning,
             tool_calls=calls,
+            logprobs=logprobs,
         )
 
     def _check_follows(self, message: inference_pb2.OutputDelta) -> None:

@@ -24,6 +24,9 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--top-k", type=int, help="keep the k most likely tokens; 0 is off")
     sampling.add_argument("--top-p", type=float, help="keep the likeliest tokens up to this sum")
     sampling.add_argument("--min-p", type=float, help="drop tokens below this share of the best")
+    for name in ("repetition", "frequency", "presence"):
+        help_text = f"the {name} penalty: discourages what was there before"
+        sampling.add_argument(f"--{name}-penalty", type=float, help=help_text)
     sampling.add_argument("--seed", type=int, help="repeat an answer: its seed is shown with it")
     form = parser.add_argument_group("form of the answer").add_mutually_exclusive_group()
     form.add_argument("--json-schema", type=Path, metavar="FILE", help="JSON of this JSON Schema")
@@ -65,6 +68,9 @@ def params_from(arguments: argparse.Namespace) -> SamplingParams:
         top_p=arguments.top_p,
         min_p=arguments.min_p,
         seed=arguments.seed,
+        repetition_penalty=arguments.repetition_penalty,
+        frequency_penalty=arguments.frequency_penalty,
+        presence_penalty=arguments.presence_penalty,
         max_tokens=arguments.max_tokens,
         stop=arguments.stop,
     )
