@@ -26,7 +26,7 @@ from worker_svc.execution.sampling_reference import ReferenceSampling, margin
 _LOGGER = logging.getLogger(__name__)
 MODEL = TinyModel(family="qwen3", tied=True)
 MARGIN = 1e-4
-FLAGS = ["--num-kv-blocks", "34", "--max-num-seqs", "12", "--max-num-batched-tokens", "96"]
+FLAGS = ["--num-kv-blocks", "24", "--max-num-seqs", "12", "--max-num-batched-tokens", "96"]
 AT_ONCE = 24
 
 
@@ -50,8 +50,8 @@ def drawn(draw: random.Random, shared: Sequence[Sequence[int]]) -> api.Generatio
     def maybe(chance: float, value: float) -> float | None:
         return value if draw.random() < chance else None
 
-    prompt = [*draw.choice(shared)[: draw.choice((0, 16, 40))], *ids(draw, draw.randint(1, 40))]
-    max_tokens = draw.randint(1, 30)
+    prompt = [*draw.choice(shared)[: draw.choice((0, 16, 40))], *ids(draw, draw.randint(1, 20))]
+    max_tokens = draw.randint(1, 60)
     sampling = api.SamplingParams(
         temperature=draw.choice((0, 1e-6, 0.3, 0.8, 1, 1.7)),
         seed=draw.choice((0, 2**64 - 1, draw.randrange(2**64))),
