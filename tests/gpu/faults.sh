@@ -17,7 +17,8 @@ failed=0
 for part in "${parts[@]}"; do
   began=$SECONDS log="$OUT/fault-$part.log"
   # no configuration: the machine may lack the plugins that it names
-  timeout -k 10 "${FAULT_LIMIT:-300}" python3 -m pytest -c /dev/null --rootdir=. --import-mode=importlib \
+  # at the limit pytest is interrupted, and says what failed before
+  timeout -s INT -k 10 "${FAULT_LIMIT:-300}" python3 -m pytest -x -c /dev/null --rootdir=. --import-mode=importlib \
     -p no:cacheprovider -q -W ignore --log-level=INFO -rA --tb=short tests/gpu/test_gpu_faults.py \
     -k "${TESTS[$part]:-$part}" > "$log" 2>&1
   status=$?
