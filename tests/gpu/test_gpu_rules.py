@@ -160,7 +160,7 @@ def test_a_step_launched_ahead_counts_the_token_before(rig: GpuRig) -> None:
         runner.launch(step, received_ns=1)
         tokens += runner.collect().rows.tokens.tolist()
     tokens += runner.collect().rows.tokens.tolist()
-    # the biased ids lead until their penalties have grown past them; the one that was first is second
+    # biased ids lead until their penalties have grown past them; the first one is not the second
     assert set(tokens[:2]) == {7, 8}
     assert tokens[2] in {7, 8}
     assert {7, 8} >= set(tokens[:4])
