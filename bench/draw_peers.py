@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 _COLOURS = {"Octavo": "#1b6ca8", "vLLM 0.24": "#9aa5b1", "nano-vllm": "#d0d5db"}
 
@@ -22,7 +23,7 @@ def draw_bars(axes: Axes, chart: dict[str, Any]) -> None:
         for place, (name, value) in enumerate(bars.items()):
             left = group + width * (place - (len(bars) - 1) / 2)
             bar = axes.bar(left, value, 0.95 * width, color=_COLOURS[name], label=name)
-            text = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"  # noqa: PLR2004
+            text = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
             axes.bar_label(bar, [text], fontsize=7)
     axes.set_xticks(range(len(chart["bars"])), list(chart["bars"]))
     axes.set_title(chart["unit"], fontsize=8)
@@ -56,7 +57,7 @@ def main() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
     draw_bars(left, numbers["throughput"])
     draw_bars(right, numbers["one_stream"])
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in _COLOURS.values()]
+    handles = [Patch(color=colour) for colour in _COLOURS.values()]
     right.legend(handles, list(_COLOURS), fontsize=7, frameon=False)
     figure.tight_layout()
     figure.savefig(options.folder / "gpu-peers.svg", metadata={"Date": None})
