@@ -59,6 +59,18 @@ def generate_batch(client: octavo.Client) -> None:
         print(answer.index, answer.result().text)
 
 
+def embed(client: octavo.Client) -> None:
+    """Embed."""
+    for vector in client.embed(["a printing press", "a sheet of paper"]).vectors:
+        print(len(vector), vector[:3])
+
+
+def score(client: octavo.Client) -> None:
+    """Score."""
+    for found in client.score("The sky is", [" blue", " loud"]).scores:
+        print(found.logprob, found.is_greedy)
+
+
 CALLS: dict[str, Callable[[octavo.Client], None]] = {
     "Generate": generate,
     "GenerateUnary": generate_unary,
@@ -69,6 +81,8 @@ CALLS: dict[str, Callable[[octavo.Client], None]] = {
     "Estimate": estimate,
     "GetModelInfo": get_model_info,
     "GenerateBatch": generate_batch,
+    "Embed": embed,
+    "Score": score,
 }
 
 

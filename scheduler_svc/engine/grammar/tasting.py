@@ -1,5 +1,6 @@
 """The core's side of a taster: starts it, asks it, gives it up. Used by one thread each."""
 
+import contextlib
 import logging
 import select
 import subprocess
@@ -55,7 +56,8 @@ class Taster:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            with process:  # closes its pipes and waits for it
+            # closes its pipes and waits for it; what it was not sent any more is lost with it
+            with contextlib.suppress(BrokenPipeError), process:
                 pass
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -1,7 +1,9 @@
 """The parts runner over a small Makefile of its own. Knows nothing of the real parts."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ RUNNER = Path(__file__).resolve().parents[3] / "tools/run_parts.py"
 MAKEFILE = """
 good: ; @echo good ran
 bad: ; @echo bad ran; exit 3
+meets_left: ; @touch left; until [ -e right ]; do sleep 0.01; done; echo left saw right
+meets_right: ; @touch right; until [ -e left ]; do sleep 0.01; done; echo right saw left
 endless: ; @sleep 600 & echo $$! > endless.pid; wait
 """
 
@@ -52,6 +56,33 @@ def test_a_part_over_its_limit_is_ended_with_all_it_started(folder: Path) -> Non
     assert done.returncode == 1
     assert "over its limit of 1 s" in done.stdout
     assert not is_running(int((folder / "endless.pid").read_text()))
+
+
+def test_parts_joined_by_a_plus_run_side_by_side(folder: Path) -> None:
+    done = run_parts(folder, "--limit-s", "20", "meets_left+meets_right+bad", "good")
+    assert done.returncode == 1
+    for text in ("left saw right", "right saw left", "bad ran", "good ran"):
+        assert text in done.stdout
+    assert [line.split()[0] for line in done.stdout.splitlines()[-4:]] == [
+        *("meets_left", "meets_right", "bad", "good")
+    ]
+
+
+def test_an_interrupt_ends_what_runs_side_by_side(folder: Path) -> None:
+    command = [sys.executable, str(RUNNER), "endless+good"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as runner:
+        wait_for(folder / "endless.pid")
+        runner.send_signal(signal.SIGINT)
+        assert runner.wait(timeout=30) != 0
+    assert not is_running(int((folder / "endless.pid").read_text()))
+
+
+def wait_for(path: Path) -> None:
+    """Returns once the file holds something."""
+    end = time.monotonic() + 30
+    while not path.exists() or not path.read_text().strip():
+        assert time.monotonic() < end, f"{path} never came"
+        time.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:
