@@ -97,26 +97,29 @@ class Epoch:
 
     def publish_full_blocks(self, sequence: Sequence) -> None:
         """Makes those blocks findable whose tokens are known and whose writing is issued."""
-        batch, size = self.batch, self.limits.block_size
-        num_full = batch.num_full_blocks(sequence.slot)
-        if sequence.num_stored < num_full * size:
-            batch.store_tail(sequence)
-        while sequence.link is not None and sequence.num_linked < num_full:
-            first = sequence.num_linked * size
-            sequence.link = self.pool.publish(
-                sequence.blocks[sequence.num_linked],
-                sequence.link,
-                sequence.token_slice(first, first + size),
-            )
-            sequence.num_linked += 1
-        batch.update_publish_length(sequence)
+        self._publish(sequence, self.batch.num_full_blocks(sequence.slot))
 
     def publish_rows(self, slots: Slots) -> None:
         """As `publish_full_blocks`, for those of the slots that have such blocks."""
         batch = self.batch
         issued = np.minimum(batch.known_length[slots], batch.next_position[slots])
-        for slot in slots[issued >= batch.publish_length[slots]].tolist():
-            self.publish_full_blocks(batch.sequence_in(slot))
+        ready = np.flatnonzero(issued >= batch.publish_length[slots])
+        num_full = issued[ready] // self.limits.block_size
+        for slot, count in zip(slots[ready].tolist(), num_full.tolist(), strict=True):
+            self._publish(batch.sequence_in(slot), count)
+
+    def _publish(self, sequence: Sequence, num_full: int) -> None:
+        batch, size = self.batch, self.limits.block_size
+        if sequence.num_stored < num_full * size:
+            batch.store_tail(sequence)
+        link, blocks = sequence.link, sequence.blocks
+        while link is not None and sequence.num_linked < num_full:
+            first = sequence.num_linked * size
+            tokens = sequence.token_slice(first, first + size)
+            link = self.pool.publish(blocks[sequence.num_linked], link, tokens)
+            sequence.num_linked += 1
+        sequence.link = link
+        batch.update_publish_length(sequence)
 
     def flush_cache(self) -> int:
         """Forgets all published blocks; what runs publishes nothing more, its chain is cut."""

@@ -96,7 +96,9 @@ class PrefixCache:
         block holds the same content already, that one stays findable and this one private.
         """
         key = self._digest(parent.key + tokens)
-        assert not self.is_findable(block), f"block {block} is published already"
+        if self._serials[block]:
+            assert not self.is_findable(block), f"block {block} is published already"
+            self.forget(block)  # what it held before a flush
         displaced = None
         standing = self._block_by_key.get(key)
         if standing is not None:
@@ -106,7 +108,6 @@ class PrefixCache:
                     return Link(key, self._serials[standing]), None
                 displaced = standing
             self.forget(standing)
-        self.forget(block)  # what it held before a flush
         self._last_serial += 1
         self._num_findable += 1
         self._block_by_key[key] = block

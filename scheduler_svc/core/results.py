@@ -115,8 +115,8 @@ class Results:
             tokens=tokens,
             records=None if records is None else tuple(records),
         )
-        for slot, record in zip(slots.tolist(), records or (), strict=False):
-            if record:
+        if records is not None:
+            for slot, record in zip(slots.tolist(), records, strict=True):
                 batch.sequence_in(slot).records += record
         for row in np.flatnonzero(known % batch.block_size == 0).tolist():
             batch.store_tail(batch.sequence_in(int(slots[row])))
