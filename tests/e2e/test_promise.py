@@ -1,7 +1,7 @@
 """With a real model, in every mode, each token is the best perturbed logit up to near ties."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +58,17 @@ def _requests() -> list[api.Generation]:
     return requests
 
 
-def worst_margin(reference: torch.nn.Module, request: api.Generation, got: Received) -> float:
-    """How far a token's perturbed logit lies below the best one, teacher-forced."""
+def worst_margin(
+    reference: torch.nn.Module,
+    request: api.Generation,
+    got: Received,
+    *,
+    allowed: Sequence[frozenset[int]] | None = None,
+) -> float:
+    """How far a token's perturbed logit lies below the best one, teacher-forced.
+
+    `allowed` are the ids that a form leaves for each token.
+    """
     prompt = list(request.prompt.token_ids.ids)
     with torch.inference_mode():
         logits = reference(torch.tensor([prompt + got.token_ids])).logits[0].double().numpy()
@@ -71,6 +80,7 @@ def worst_margin(reference: torch.nn.Module, request: api.Generation, got: Recei
             position=position,
             temperature=float(np.float32(request.sampling.temperature)),
             num_tokenizer_ids=NUM_IDS,
+            allowed=None if allowed is None else allowed[index],
         )
         worst = max(worst, margin(logits[position - 1], token, sampling))
     return worst
