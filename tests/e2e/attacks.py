@@ -1,7 +1,7 @@
 """`python -m tests.e2e.attacks KIND ...`: what somebody hostile sends; a process of its own.
 
 Each attack sends so many pieces, then ends; it says how many on its last line. It expects refusals
-of all kinds; what it gets that looks like success is a failure.
+of all kinds; what it gets that looks like success is a failure, but for forms that are no harm.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import zmq
 from octavo.v1 import inference_pb2 as api
 from octavo.v1.inference_pb2_grpc import InferenceServiceStub
 from tests.e2e import raw_http2
+from tests.e2e.hostile_schemas import SCHEMAS
 
 GENERATE = "/octavo.v1.InferenceService/Generate"
 LOOP, ALLOCATE = "loop", "allocate"
@@ -37,6 +38,7 @@ TEMPLATE = (
 SOCKETS = ("control.sock", "engine.sock", "steps.sock", "workers.sock")
 _OPENED = 200
 _FRAMES_OF_A_CONNECTION = 50
+_TOKENS_OF_A_FORM = 32
 
 
 class NotRefused(Exception):
@@ -120,7 +122,7 @@ def giant(aim: Aim) -> None:
                 prompt = api.Prompt(text="all work and no play " * 700_000)
             else:
                 prompt = api.Prompt(token_ids=api.TokenIds(ids=[1] * 4_000_000))
-            _refused(stub, prompt)
+            _refused(stub, _one_token(prompt))
 
 
 def bombs(aim: Aim) -> None:
@@ -129,7 +131,25 @@ def bombs(aim: Aim) -> None:
         stub = InferenceServiceStub(channel)
         for number in aim.paced():
             message = api.ChatMessage(role="user", content=(LOOP, ALLOCATE)[number % 2])
-            _refused(stub, api.Prompt(chat=api.Chat(messages=[message])))
+            _refused(stub, _one_token(api.Prompt(chat=api.Chat(messages=[message]))))
+
+
+def schemas(aim: Aim) -> None:
+    """Forms that are nested too deeply, or cost as much as a form may."""
+    with grpc.insecure_channel(aim.target) as channel:
+        stub = InferenceServiceStub(channel)
+        for number in aim.paced():
+            make, is_served = SCHEMAS[number % len(SCHEMAS)]
+            wanted = api.Generation(
+                prompt=api.Prompt(text="An answer:"),
+                sampling=api.SamplingParams(temperature=1.0),
+                stopping=api.StoppingParams(max_tokens=_TOKENS_OF_A_FORM),
+                structured_output=api.StructuredOutput(json_schema=make(number)),
+            )
+            if is_served:
+                stub.GenerateUnary(api.GenerateUnaryRequest(generation=wanted), timeout=120)
+            else:
+                _refused(stub, wanted)
 
 
 def ipc(aim: Aim) -> None:
@@ -161,12 +181,16 @@ ATTACKS: dict[str, Callable[[Aim], None]] = {
     "slowloris": slowloris,
     "giant": giant,
     "bombs": bombs,
+    "schemas": schemas,
     "ipc": ipc,
 }
 
 
-def _refused(stub: InferenceServiceStub, prompt: api.Prompt) -> None:
-    wanted = api.Generation(prompt=prompt, stopping=api.StoppingParams(max_tokens=1))
+def _one_token(prompt: api.Prompt) -> api.Generation:
+    return api.Generation(prompt=prompt, stopping=api.StoppingParams(max_tokens=1))
+
+
+def _refused(stub: InferenceServiceStub, wanted: api.Generation) -> None:
     try:
         stub.GenerateUnary(api.GenerateUnaryRequest(generation=wanted), timeout=120)
     except grpc.RpcError as error:

@@ -35,6 +35,7 @@ BRIEFLY = {
     "slowloris": (600, 1e9),
     "giant": (6, 1e9),
     "bombs": (4, 1e9),
+    "schemas": (18, 1e9),
     "ipc": (300, 1e9),
 }
 AT_LENGTH = {
@@ -43,6 +44,7 @@ AT_LENGTH = {
     "slowloris": (30_000, 1_000.0),
     "giant": (30, 1.0),
     "bombs": (30, 1.0),
+    "schemas": (600, 10.0),
     "ipc": (3_000, 100.0),
 }
 MOST_GROWTH = 250 * 2**20
