@@ -10,8 +10,8 @@ PROMPT ?= Explain in one sentence what a printing press does.
 PART ?= all
 ARGS ?=
 
-# What `make test` runs, in order. Each is a target of its own: make lint, make test-unit, ...
-TEST_PARTS := lint test-unit test-property test-model test-e2e test-chaos test-chart test-operations
+# What `make test` runs, in order; a+b are side by side. Each is a target of its own: make lint, make test-unit, ...
+TEST_PARTS := lint test-unit+test-model test-property test-e2e test-chaos test-chart test-operations
 
 RUNTIME := $(VENV)/.installed-all
 DEV := $(VENV)/.installed-dev
