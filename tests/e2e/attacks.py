@@ -12,7 +12,9 @@ import random
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,7 @@ SOCKETS = ("control.sock", "engine.sock", "steps.sock", "workers.sock")
 _OPENED = 200
 _FRAMES_OF_A_CONNECTION = 50
 _TOKENS_OF_A_FORM = 32
+_FORMS_AT_ONCE = 4
 
 
 class NotRefused(Exception):
@@ -135,21 +138,30 @@ def bombs(aim: Aim) -> None:
 
 
 def schemas(aim: Aim) -> None:
-    """Forms that are nested too deeply, or cost as much as a form may."""
-    with grpc.insecure_channel(aim.target) as channel:
+    """Forms that are nested too deeply, or cost as much as a form may; some at a time."""
+    with grpc.insecure_channel(aim.target) as channel, ThreadPoolExecutor(_FORMS_AT_ONCE) as pool:
         stub = InferenceServiceStub(channel)
+        running: deque[Future[None]] = deque()
         for number in aim.paced():
-            make, is_served = SCHEMAS[number % len(SCHEMAS)]
-            wanted = api.Generation(
-                prompt=api.Prompt(text="An answer:"),
-                sampling=api.SamplingParams(temperature=1.0),
-                stopping=api.StoppingParams(max_tokens=_TOKENS_OF_A_FORM),
-                structured_output=api.StructuredOutput(json_schema=make(number)),
-            )
-            if is_served:
-                stub.GenerateUnary(api.GenerateUnaryRequest(generation=wanted), timeout=120)
-            else:
-                _refused(stub, wanted)
+            running.append(pool.submit(_ask_form, stub, number))
+            if len(running) >= _FORMS_AT_ONCE:
+                running.popleft().result()
+        for one in running:
+            one.result()
+
+
+def _ask_form(stub: InferenceServiceStub, number: int) -> None:
+    make, is_served = SCHEMAS[number % len(SCHEMAS)]
+    wanted = api.Generation(
+        prompt=api.Prompt(text="An answer:"),
+        sampling=api.SamplingParams(temperature=1.0),
+        stopping=api.StoppingParams(max_tokens=_TOKENS_OF_A_FORM),
+        structured_output=api.StructuredOutput(json_schema=make(number)),
+    )
+    if is_served:
+        stub.GenerateUnary(api.GenerateUnaryRequest(generation=wanted), timeout=120)
+    else:
+        _refused(stub, wanted)
 
 
 def ipc(aim: Aim) -> None:
