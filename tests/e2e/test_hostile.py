@@ -44,7 +44,7 @@ AT_LENGTH = {
     "slowloris": (30_000, 1_000.0),
     "giant": (30, 1.0),
     "bombs": (30, 1.0),
-    "schemas": (600, 10.0),
+    "schemas": (300, 5.0),
     "ipc": (3_000, 100.0),
 }
 MOST_GROWTH = 250 * 2**20
