@@ -8,9 +8,11 @@ from scheduler_svc.engine.grammar.compiler import CompiledGrammar
 Key = tuple[int, str]  # kind, source
 Verdict = CompiledGrammar | BadGrammar
 
-# What a grammar takes beside its text: a parser, and the lexer's states. Measured.
+# What a grammar takes beside its text: a parser, and the lexer's states. Measured with schemas that
+# take the most for their text: many bounded numbers, many levels.
 _FIXED_BYTES = 64 * 1024
-_BYTES_PER_SOURCE_BYTE = 16
+_BYTES_PER_SOURCE_BYTE = 192
+_REFUSED_BYTES = 1024
 
 
 class GrammarCache:
@@ -36,7 +38,7 @@ class GrammarCache:
         """Keeps a verdict; those not used for the longest time make room."""
         self.drop(key)
         self._verdicts[key] = verdict
-        self.num_bytes += _cost(key)
+        self.num_bytes += _cost(key, verdict)
         while len(self) > 1 and self._is_full():
             self.drop(next(iter(self._verdicts)))
 
@@ -45,9 +47,13 @@ class GrammarCache:
 
     def drop(self, key: Key) -> None:
         """Forgets a verdict; outputs that follow the grammar go on."""
-        if self._verdicts.pop(key, None) is not None:
-            self.num_bytes -= _cost(key)
+        verdict = self._verdicts.pop(key, None)
+        if verdict is not None:
+            self.num_bytes -= _cost(key, verdict)
 
 
-def _cost(key: Key) -> int:
-    return _FIXED_BYTES + _BYTES_PER_SOURCE_BYTE * len(key[1].encode())
+def _cost(key: Key, verdict: Verdict) -> int:
+    num_bytes = len(key[1].encode())
+    if isinstance(verdict, BadGrammar):
+        return _REFUSED_BYTES + num_bytes
+    return _FIXED_BYTES + _BYTES_PER_SOURCE_BYTE * num_bytes

@@ -5,11 +5,12 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import jsonschema
+import psutil
 import pytest
 
 from scheduler_svc.core.refusals import BadGrammar, QueueFull
@@ -20,6 +21,7 @@ from scheduler_svc.engine.grammar.executor import Compilation, GrammarExecutor
 from scheduler_svc.engine.grammar.state import CannotGoOn
 from scheduler_svc.engine.grammar.tasting import Taster
 from scheduler_svc.engine.grammar.vocabulary import Vocabulary
+from tests.e2e import hostile_schemas
 from tests.fakes.byte_tokenizer import byte_tokenizer, write_byte_tokenizer
 from tests.fakes.random_schemas import random_schema
 from tests.unit.engine.grammar_rig import byte_vocabulary, compiled, message, wander, wanted
@@ -139,6 +141,20 @@ def test_large_grammars_leave_no_room_for_others_but_are_kept_themselves() -> No
     cache.put((1, "x" * 2**20), BadGrammar("large"))
     assert len(cache) == 1
     assert cache.find((1, "x" * 2**20)) is not None
+
+
+@pytest.mark.parametrize("make", [hostile_schemas.wide, hostile_schemas.deep])
+def test_grammars_take_no_more_memory_than_is_counted(
+    vocabulary: Vocabulary, make: Callable[[int], str]
+) -> None:
+    cache = GrammarCache(max_grammars=100, max_bytes=2**30)
+    compiled(vocabulary, "JSON_SCHEMA", make(99))  # compiling itself needs some memory
+    before = psutil.Process().memory_info().rss
+    for number in range(10):
+        source = make(number)
+        cache.put((1, source), compiled(vocabulary, "JSON_SCHEMA", source))
+    grown = psutil.Process().memory_info().rss - before
+    assert grown < cache.num_bytes
 
 
 def test_replacing_a_verdict_counts_once() -> None:
