@@ -12,3 +12,10 @@ class Grammar(Protocol):
 
     def begin(self) -> GrammarState:
         """The state of an output that has no tokens yet; costs nothing."""
+
+    def retired(self) -> "Grammar":
+        """What an ended request keeps of it, for whoever attaches: no output can begin."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes when it is retired."""

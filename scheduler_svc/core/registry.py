@@ -1,6 +1,7 @@
 """Requests by name, by owner and by time, and how long ended ones are kept. Knows no steps."""
 
 import heapq
+from dataclasses import replace
 
 from scheduler_svc.core.news import NO_OWNER
 from scheduler_svc.core.records import WORD_BYTES
@@ -82,6 +83,8 @@ class Registry:
     def note_ended(self, request: Request, now: float) -> None:
         """All outputs have ended: from here on time makes it be forgotten."""
         self._num_ended += 1
+        if request.new.grammar is not None:
+            request.new = replace(request.new, grammar=request.new.grammar.retired())
         if not request.has_reader:
             self.retain(request)
         elif request.keep_until is None:
@@ -97,8 +100,11 @@ class Registry:
             sequence.num_stored - sequence.num_prompt + len(sequence.records) // WORD_BYTES
             for sequence in request.sequences
         )
-        # as many tokens as their records take the memory of
-        request.num_retained_tokens += len(request.prompt_records) // WORD_BYTES
+        # as many tokens as their records and their form take the memory of
+        num_more_bytes = len(request.prompt_records)
+        if request.new.grammar is not None:
+            num_more_bytes += request.new.grammar.num_bytes
+        request.num_retained_tokens += num_more_bytes // WORD_BYTES
         self._retained[request.order] = request
         self.num_retained_tokens += request.num_retained_tokens
         while self.num_retained_tokens > self._max_retained_tokens and self._retained:

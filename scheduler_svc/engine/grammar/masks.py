@@ -80,7 +80,7 @@ def _fill(masks: Int32s, rows: Sequence[MaskedRow]) -> list[tuple[MaskedRow, str
             failed.append((row, str(error)))
     if not followed:
         return failed
-    width = followed[0][1].grammar.compiled.vocabulary.num_words
+    width = followed[0][1].compiled.vocabulary.num_words
     found = np.zeros((len(followed), width), np.int32)
     for (index, state), words in zip(followed, found, strict=True):
         began = time.perf_counter()

@@ -6,7 +6,7 @@ States are made by the loop and from then on touched by the thread of the masks 
 import math
 import time
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,8 @@ class CannotGoOn(Exception):
 class RequestGrammar:
     """The form of a request's outputs."""
 
-    compiled: CompiledGrammar
+    compiled: CompiledGrammar | None
+    """None once it is retired: what is compiled is large."""
     message: engine.Grammar
     """As it was submitted, for whoever attaches."""
     min_tokens: int
@@ -43,7 +44,18 @@ class RequestGrammar:
 
     def begin(self) -> "OutputState":
         """The state of an output without tokens."""
-        return OutputState(self)
+        assert self.compiled is not None, "an ended request begins no output"
+        return OutputState(self, self.compiled)
+
+    def retired(self) -> "RequestGrammar":
+        """What an ended request keeps of it, for whoever attaches: no output can begin."""
+        return replace(self, compiled=None)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes when it is retired."""
+        masks = self.ends.nbytes + (0 if self.allowed is None else self.allowed.nbytes)
+        return self.message.ByteSize() + masks
 
 
 def request_grammar(compiled: CompiledGrammar, submit: engine.Submit) -> RequestGrammar:
@@ -62,8 +74,9 @@ def request_grammar(compiled: CompiledGrammar, submit: engine.Submit) -> Request
 class OutputState:
     """Follows one output's tokens."""
 
-    def __init__(self, grammar: RequestGrammar) -> None:
+    def __init__(self, grammar: RequestGrammar, compiled: CompiledGrammar) -> None:
         self.grammar = grammar
+        self.compiled = compiled
         self._tokens = array("i")
         self._matcher: LLMatcher | None = None
         self.took_s = math.inf  # to make its last mask
@@ -104,7 +117,7 @@ class OutputState:
         elif self._matcher.is_error():
             raise CannotGoOn(f"structured_output: {self._why()}")
         else:
-            grammar.compiled.vocabulary.without_ends(words)
+            self.compiled.vocabulary.without_ends(words)
             if not may_end:
                 words &= ~grammar.ends
             elif self._matcher.is_accepting():
@@ -117,13 +130,13 @@ class OutputState:
     def _restart(self) -> None:
         self._tokens = array("i")
         begins_at_once = not self.grammar.message.HasField("begins_after_token_id")
-        self._matcher = self.grammar.compiled.matcher() if begins_at_once else None
+        self._matcher = self.compiled.matcher() if begins_at_once else None
 
     def _take(self, token: int) -> None:
         self._tokens.append(token)
         if self._matcher is None:
             if token == self.grammar.message.begins_after_token_id:
-                self._matcher = self.grammar.compiled.matcher()
+                self._matcher = self.compiled.matcher()
         elif not self._matcher.consume_token(token):
             raise CannotGoOn(f"structured_output: token {token} does not fit: {self._why()}")
 

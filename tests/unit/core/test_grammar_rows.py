@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from scheduler_svc.core.grammar import GrammarState
+from scheduler_svc.core.news import Attached
 from scheduler_svc.core.plan import MaskedRow, StepPlan
+from scheduler_svc.core.refusals import UnknownRequest
 from scheduler_svc.core.request import EndReason, NewRequest, ResumedOutput
 from tests.unit.core.replica import VOCAB_SIZE, Replica, expected_output, limits, prompt_of
 
@@ -30,10 +32,14 @@ class Grammar:
     """Remembers the states it made, by output."""
 
     states: list[State] = field(default_factory=list)
+    num_bytes: int = 0
 
     def begin(self) -> GrammarState:
         self.states.append(State())
         return self.states[-1]
+
+    def retired(self) -> "Grammar":
+        return Grammar(num_bytes=400)
 
 
 def follow(plan: StepPlan) -> None:
@@ -68,6 +74,31 @@ def test_a_state_sees_every_token_of_every_output() -> None:
     replica.run()
     assert len(grammar.states) == 3
     check_all_was_seen(replica, new, grammar)
+
+
+def test_an_ended_request_keeps_of_its_form_what_is_small_and_counted() -> None:
+    replica, grammar = MaskingReplica(max_retained_tokens=150), Grammar()
+    first, second = (
+        replica.add(prompt_of(10), grammar=grammar, max_tokens=4, keep_for_s=60.0) for _ in "ab"
+    )
+    replica.run()
+
+    def kept(new: NewRequest) -> Attached:
+        return replica.core.attach(
+            tenant=new.tenant,
+            request_id=new.request_id,
+            owner=new.owner,
+            number=new.number + 10,
+            deadline=None,
+            now=replica.now,
+        )
+
+    with pytest.raises(UnknownRequest):
+        kept(first)
+    left = kept(second).request.grammar
+    assert left is not grammar
+    assert left is not None
+    assert left.num_bytes == 400
 
 
 def test_only_sampling_rows_are_masked() -> None:
