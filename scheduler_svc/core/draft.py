@@ -54,12 +54,12 @@ class Draft:
         if len(last):
             batch.set_decodes(last, False)
 
-    def add_blocks(self, sequence: Sequence, blocks: list[int]) -> None:
-        """Lists blocks that the sequence has got at the end of its table."""
-        first = len(sequence.blocks) - len(blocks)
-        self._block_slots += [sequence.slot] * len(blocks)
-        self._block_indexes += range(first, len(sequence.blocks))
-        self._block_ids += blocks
+    def add_block(self, sequence: Sequence, block: int) -> None:
+        """Gives the sequence another block, at the end of its table."""
+        self._block_slots.append(sequence.slot)
+        self._block_indexes.append(len(sequence.blocks))
+        self._block_ids.append(block)
+        sequence.blocks.append(block)
 
     def add_start(self, sequence: Sequence) -> None:
         """Lists a sequence that has just taken its slot, with its blocks."""
@@ -80,7 +80,9 @@ class Draft:
                 pooling=new.records.pooling,
             )
         )
-        self.add_blocks(sequence, sequence.blocks)
+        self._block_slots += [sequence.slot] * len(sequence.blocks)
+        self._block_indexes += range(len(sequence.blocks))
+        self._block_ids += sequence.blocks
 
     def add_chunk(self, sequence: Sequence, num_tokens: int) -> None:
         """Gives a prefilling sequence a row for its next known tokens."""
@@ -120,15 +122,18 @@ class Draft:
         """Issues the step; None, and nothing is issued, if it has no rows."""
         if not self.num_decode_rows and not self._chunk_slots:
             return None
-        batch = self.epoch.batch
-        slots = np.concatenate((self.decode_slots, np.array(self._chunk_slots, np.intp)))
+        batch, num_chunks = self.epoch.batch, len(self._chunk_slots)
+        slots, chunk_rows = self.decode_slots, _NONE
+        if num_chunks:  # most steps have none, and are not to pay for them
+            slots = np.concatenate((slots, np.array(self._chunk_slots, np.intp)))
+            chunk_rows = np.arange(self.num_decode_rows, len(slots), dtype=np.int32)
         generations = batch.generation[slots]
         starts = batch.next_position[slots]
         starts[: self.num_decode_rows] -= 1
-        starts[self.num_decode_rows :] = self._chunk_starts
+        if num_chunks:
+            starts[self.num_decode_rows :] = self._chunk_starts
         plan_slots = slots.astype(np.int32)
         num_prefill_tokens = sum(self._chunk_counts)
-        chunk_rows = np.arange(self.num_decode_rows, len(slots), dtype=np.int32)
         plan = StepPlan(
             step=self.step,
             slots=plan_slots,
@@ -136,7 +141,7 @@ class Draft:
             chunk_generations=generations[self.num_decode_rows :],
             chunk_num_tokens=_column(self._chunk_counts),
             chunk_start_positions=_column(self._chunk_starts),
-            chunk_samples=np.array(self._chunk_samples, np.uint8) if chunk_rows.size else _NO_FLAGS,
+            chunk_samples=np.array(self._chunk_samples, np.uint8) if num_chunks else _NO_FLAGS,
             chunk_tokens=np.frombuffer(b"".join(self._chunk_tokens), np.int32),
             new_block_slots=_column(self._block_slots),
             new_block_indexes=_column(self._block_indexes),
@@ -176,13 +181,16 @@ class Draft:
             )
 
     def _issue(self, slots: Slots, num_prefill_tokens: int) -> None:
-        samples = np.ones(len(slots), np.bool_)
-        samples[self.num_decode_rows :] = self._chunk_samples
+        sampling_rows = np.arange(len(slots))
+        if self._chunk_slots:
+            samples = np.ones(len(slots), np.bool_)
+            samples[self.num_decode_rows :] = self._chunk_samples
+            sampling_rows = np.flatnonzero(samples)
         self.epoch.in_flight.append(
             StepInFlight(
                 step=self.step,
                 slots=slots,
-                sampling_rows=np.flatnonzero(samples),
+                sampling_rows=sampling_rows,
                 num_decode_rows=self.num_decode_rows,
                 num_prefill_tokens=num_prefill_tokens,
                 prompt_stretches=tuple(self._prompt_stretches),

@@ -63,9 +63,7 @@ class Scheduler:
             blocks = epoch.pool.take(len(needy))
         assert blocks is not None, "more blocks were granted than are available"
         for slot, block in zip(needy, blocks, strict=True):
-            sequence = epoch.batch.sequence_in(slot)
-            sequence.blocks.append(block)
-            draft.add_blocks(sequence, [block])
+            draft.add_block(epoch.batch.sequence_in(slot), block)
         epoch.batch.block_end[needy] += epoch.limits.block_size
         return is_enough
 
