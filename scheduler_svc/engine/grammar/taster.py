@@ -5,6 +5,7 @@ this process and not the core. Reads Grammars from stdin, writes why each is ref
 nothing where it is not. Each is a frame: its length in four bytes, then the bytes.
 """
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from scheduler_svc.engine.grammar.compiler import CompiledGrammar, compile_gramm
 from scheduler_svc.engine.grammar.deep_stack import run_deep
 from scheduler_svc.engine.grammar.vocabulary import UnusableTokenizer, Vocabulary, load_vocabulary
 
+# a hard grammar may take seconds: whoever waits for a token comes first
+_NICENESS = 5
 _MAX_CPU_S = 15
 _MAX_MORE_BYTES = 2**30
 _LENGTH_BYTES = 4
@@ -79,6 +82,7 @@ def _serve(model_dir: Path) -> None:
     except UnusableTokenizer as error:
         problem = str(error)
     _bound_memory()
+    os.nice(_NICENESS)
     write_frame(sys.stdout.buffer, b"")
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         _bound_cpu()
