@@ -27,7 +27,16 @@ from octavo.results import Generation
 
 
 class OctavoError(Exception):
-    """Anything that this package raises about a service."""
+    """Anything that this package raises about a service; it can be copied and pickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # the default calls the class with `args` alone, which lack what is named by keyword only
+        return _bare, (type(self), self.args), self.__dict__
+
+
+def _bare(kind: type[OctavoError], args: tuple[object, ...]) -> OctavoError:
+    """An error whose attributes are still to come."""
+    return kind.__new__(kind, *args)
 
 
 class InvalidTarget(OctavoError, ValueError):

@@ -1,0 +1,53 @@
+"""Errors survive the way between processes: each class copied and pickled keeps all it says."""
+
+import copy
+import pickle  # noqa: TID251 - users' process pools use it, the service does not
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from octavo import errors
+
+
+def _kinds(kind: type[errors.OctavoError]) -> Iterator[type[errors.OctavoError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)
+
+
+def _example(kind: type[errors.OctavoError]) -> errors.OctavoError:
+    if issubclass(kind, errors.ServiceError):
+        return kind(
+            "too long",
+            code="INVALID_ARGUMENT",
+            reason="RULE",
+            request_id="r-1",
+            is_resumable=True,
+            is_retryable=True,
+            retry_after_s=1.5,
+            violations=[errors.Violation("prompt", "is too long")],
+        )
+    if issubclass(kind, errors.LocalServiceFailed):
+        return kind("it ended", exit_code=3, log_lines=["first", "last"])
+    return kind("said")
+
+
+def _pickled(error: errors.OctavoError) -> errors.OctavoError:
+    loaded: errors.OctavoError = pickle.loads(pickle.dumps(error))
+    return loaded
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, _pickled])
+@pytest.mark.parametrize("kind", list(dict.fromkeys(_kinds(errors.OctavoError))))
+def test_a_copy_says_all_that_the_error_says(
+    kind: type[errors.OctavoError],
+    copied: Callable[[errors.OctavoError], errors.OctavoError],
+) -> None:
+    error = _example(kind)
+    error.add_note("seen by a pool")
+    twin = copied(error)
+    assert type(twin) is kind
+    assert twin is not error
+    assert str(twin) == str(error)
+    assert twin.args == error.args
+    assert vars(twin) == vars(error)
