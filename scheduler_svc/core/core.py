@@ -16,7 +16,14 @@ from scheduler_svc.core.expectation import Expectation
 from scheduler_svc.core.intake import Intake
 from scheduler_svc.core.lifecycle import Lifecycle
 from scheduler_svc.core.limits import Policy, WorkerLimits
-from scheduler_svc.core.listing import Listing, WaitReason, Wish, count_waiting, list_requests
+from scheduler_svc.core.listing import (
+    Listing,
+    Waiting,
+    WaitReason,
+    Wish,
+    count_waiting,
+    list_requests,
+)
 from scheduler_svc.core.news import (
     Accepted,
     Attached,
@@ -353,7 +360,7 @@ class Core:
             total_replayed_tokens=lifecycle.total_replayed_tokens,
         )
 
-    def count_waiting(self) -> dict[WaitReason, int]:
+    def count_waiting(self) -> dict[WaitReason, Waiting]:
         """Outputs that do not run, by what they wait for; looks at everything that lives."""
         return count_waiting(self._lifecycle, self._registry)
 

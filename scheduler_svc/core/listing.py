@@ -28,6 +28,14 @@ class WaitReason(enum.Enum):
     RESULTS = "results"  # preempted, with tokens in flight
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits for one reason."""
+
+    num_outputs: int
+    num_tokens: int  # known ones, of prompts and of outputs so far
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputView:
     """One output."""
@@ -110,15 +118,17 @@ def list_requests(wish: Wish, lifecycle: Lifecycle, registry: Registry, now: flo
     )
 
 
-def count_waiting(lifecycle: Lifecycle, registry: Registry) -> dict[WaitReason, int]:
+def count_waiting(lifecycle: Lifecycle, registry: Registry) -> dict[WaitReason, Waiting]:
     """Outputs that do not run, by what they wait for; every reason is there."""
-    reasons = (
-        _wait_reason(sequence, lifecycle.epoch)
-        for request in registry.living()
-        for sequence in request.sequences
-    )
-    found = Counter(reasons)
-    return {reason: found[reason] for reason in WaitReason}
+    outputs: Counter[WaitReason] = Counter()
+    tokens: Counter[WaitReason] = Counter()
+    for request in registry.living():
+        for sequence in request.sequences:
+            reason = _wait_reason(sequence, lifecycle.epoch)
+            if reason is not None:
+                outputs[reason] += 1
+                tokens[reason] += lifecycle.num_known(sequence)
+    return {reason: Waiting(outputs[reason], tokens[reason]) for reason in WaitReason}
 
 
 def _request_view(

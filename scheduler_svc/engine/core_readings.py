@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.core.counts import Counts
 from scheduler_svc.core.limits import WorkerLimits
-from scheduler_svc.core.listing import WaitReason
+from scheduler_svc.core.listing import Waiting, WaitReason
 from scheduler_svc.core.news import RequestStart
 from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.engine.pacing import StepTiming
@@ -32,6 +32,7 @@ class CoreReadings:
         self._wall_clock = wall_clock
         self.rejections = Counter("requests_rejected")
         self._waiting = Gauge("num_requests_waiting_by_reason")
+        self._waiting_tokens = Gauge("num_tokens_waiting_by_reason")
         self._gauges = {name: Gauge(name) for name in _GAUGES}
         self._totals = {name: Counter(name) for name in _TOTALS}
         self._recoveries = Counter("recoveries")
@@ -92,15 +93,16 @@ class CoreReadings:
         self,
         counts: Counts,
         *,
-        waiting: Mapping[WaitReason, int],
+        waiting: Mapping[WaitReason, Waiting],
         num_steps: int,
         num_epochs: int,
         moved_s: float,
     ) -> list[control.Reading]:
         """All readings now; progress was made `moved_s` ago."""
         usable = max(1, counts.num_blocks)
-        for reason, count in waiting.items():
-            self._waiting.set(count, reason.value)
+        for reason, found in waiting.items():
+            self._waiting.set(found.num_outputs, reason.value)
+            self._waiting_tokens.set(found.num_tokens, reason.value)
         for name, value in (
             ("num_requests_running", counts.num_running),
             ("num_requests_waiting", counts.num_waiting),
@@ -131,6 +133,7 @@ class CoreReadings:
                 *self._totals.values(),
                 self.rejections,
                 self._waiting,
+                self._waiting_tokens,
                 self._recoveries,
                 self._recovery_seconds,
                 self._worker_up,

@@ -42,6 +42,11 @@ CATALOG: dict[str, MetricSpec] = {
         " output computes), reader, alone (suspects), workers, results",
         ("reason",),
     ),
+    "num_tokens_waiting_by_reason": MetricSpec(
+        "gauge",
+        "Known tokens of those sequences, prompts and outputs so far, by the same reasons",
+        ("reason",),
+    ),
     "num_requests_live": MetricSpec("gauge", "Requests with an output that has not ended"),
     "num_tokens_waiting": MetricSpec("gauge", "Prompt tokens of requests that have not run yet"),
     "kv_blocks_in_use": MetricSpec("gauge", "KV blocks held by sequences"),

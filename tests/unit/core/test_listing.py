@@ -1,6 +1,6 @@
 """What lives, and why it waits."""
 
-from scheduler_svc.core.listing import Listing, OutputView, WaitReason, Wish
+from scheduler_svc.core.listing import Listing, OutputView, Waiting, WaitReason, Wish
 from scheduler_svc.core.request import EndReason, NewRequest
 from tests.unit.core.replica import OWNER, Replica, limits, prompt_of
 
@@ -55,18 +55,30 @@ def test_says_why_an_output_waits() -> None:
 def test_outputs_that_do_not_run_are_counted_by_their_reason() -> None:
     replica = Replica(limits(max_num_seqs=2, num_blocks=12))
     assert set(replica.core.count_waiting()) == set(WaitReason)
-    replica.add(prompt_of(20), max_tokens=20)
-    replica.add(prompt_of(8, first=2), num_outputs=2)
+    first = replica.add(prompt_of(20), max_tokens=20)
+    many = replica.add(prompt_of(8, first=2), num_outputs=2)
     replica.add(prompt_of(30, first=3))
 
-    def waiting() -> dict[WaitReason, int]:
-        return {reason: count for reason, count in replica.core.count_waiting().items() if count}
+    def waiting() -> dict[WaitReason, Waiting]:
+        return {
+            reason: found
+            for reason, found in replica.core.count_waiting().items()
+            if found.num_outputs
+        }
 
-    assert waiting() == {WaitReason.TURN: 3, WaitReason.PROMPT: 1}
+    assert waiting() == {
+        WaitReason.TURN: Waiting(3, 20 + 8 + 30),
+        WaitReason.PROMPT: Waiting(1, 8),
+    }
     replica.step()
-    assert waiting() == {WaitReason.SLOT: 2}
+    assert waiting() == {WaitReason.SLOT: Waiting(2, 8 + 30)}
+    num_made = len(replica.tokens(first)) + len(replica.tokens(many))
+    assert num_made > 0
     replica.core.leave_epoch(replica.now, was_fatal=False)
-    assert waiting() == {WaitReason.WORKERS: 3, WaitReason.PROMPT: 1}
+    assert waiting() == {
+        WaitReason.WORKERS: Waiting(3, 20 + 8 + 30 + num_made),
+        WaitReason.PROMPT: Waiting(1, 8),
+    }
 
 
 def test_an_output_that_nobody_reads_waits_for_a_reader() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from octavo.internal.v1 import control_pb2 as control
 from scheduler_svc.core.core import Core
 from scheduler_svc.core.limits import Policy, WorkerLimits
+from scheduler_svc.core.listing import Waiting, WaitReason
 from scheduler_svc.core.request import NewRequest
 from scheduler_svc.engine.core_readings import CoreReadings
 
@@ -68,3 +69,22 @@ def test_the_core_counts_the_size_of_each_step() -> None:
     rendered = of_core(readings)
     assert rendered["step_sequences"].histogram.sum == 2
     assert rendered["step_tokens"].histogram.sum == 20
+
+
+def test_what_waits_is_told_in_outputs_and_in_tokens_of_each_reason() -> None:
+    counts = Core(Policy(), cache_root=b"root").counts()
+    waiting = {WaitReason.BLOCKS: Waiting(2, 700), WaitReason.SLOT: Waiting(1, 5)}
+    rendered = CoreReadings().render(
+        counts, waiting=waiting, num_steps=0, num_epochs=1, moved_s=0.0
+    )
+    told = {
+        (reading.name, *reading.labels): reading.gauge
+        for reading in rendered
+        if reading.name.endswith("waiting_by_reason")
+    }
+    assert told == {
+        ("num_requests_waiting_by_reason", "blocks"): 2,
+        ("num_requests_waiting_by_reason", "slot"): 1,
+        ("num_tokens_waiting_by_reason", "blocks"): 700,
+        ("num_tokens_waiting_by_reason", "slot"): 5,
+    }
