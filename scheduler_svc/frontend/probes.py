@@ -23,6 +23,7 @@ from scheduler_svc.frontend.errors import (
 )
 from scheduler_svc.frontend.ledger import RequestLedger
 from scheduler_svc.frontend.record import RequestRecord
+from scheduler_svc.frontend.traffic import Traffic
 from scheduler_svc.security.key_records import Caller
 
 MAX_AT_ONCE = 64
@@ -50,8 +51,11 @@ class Asker:
 class Probes:
     """Asks the core, one request a question."""
 
-    def __init__(self, ledger: RequestLedger, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: RequestLedger, *, traffic: Traffic, clock: Callable[[], float]
+    ) -> None:
         self._ledger = ledger
+        self._traffic = traffic
         self._clock = clock
 
     async def vector(
@@ -92,6 +96,8 @@ class Probes:
         self._ledger.submit(record)
         try:
             await record.answered
+            num_tokens = len(submit.prompt_tokens) // 4
+            self._traffic.asked(submit.tenant, num_prompt_tokens=num_tokens)
             end = await waiter.end()
             self._ledger.finish(record, engine.Finish(num_tokens=end.num_tokens, reason=end.reason))
             self._ledger.close(record)

@@ -153,6 +153,7 @@ class FrontendServices:
             slow_reader_limit_s=config.slow_reader_limit,
             clock=clock,
         )
+        probes = Probes(self.ledger, traffic=self.traffic, clock=clock)
         return InferenceServicer(
             parser=RequestParser(model, prompts, limits=self._limits),
             generations=Generations(
@@ -162,7 +163,7 @@ class FrontendServices:
             batches=Batches(answers, self.calls, clock=clock),
             texts=Texts(model, prompts, limits=self._limits, executor=self._executor),
             estimates=Estimates(prompts, self.ledger, limits=self._limits),
-            vectors=Vectors(model, prompts, Probes(self.ledger, clock=clock), limits=self._limits),
+            vectors=Vectors(model, prompts, probes, limits=self._limits),
             calls=self.calls,
             callers=Callers(self._keys),
             serving=self.serving,

@@ -88,6 +88,12 @@ class Traffic:
         self._tenant_prompts.add(num_prompt, tenant)
         self._tenant_tokens.add(stream.num_streamed, tenant)
 
+    def asked(self, tenant: str, *, num_prompt_tokens: int) -> None:
+        """The core took a question of Embed or Score: a request without tokens for its client."""
+        label = self._labels.of(tenant)
+        self._tenant_requests.add(1, label)
+        self._tenant_prompts.add(num_prompt_tokens, label)
+
     def refused(self, reason: str) -> None:
         """A request was refused here; the core counts its own refusals."""
         self._rejected.add(1, reason)

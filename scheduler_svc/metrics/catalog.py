@@ -147,7 +147,8 @@ CATALOG: dict[str, MetricSpec] = {
     ),
     "tenant_requests": MetricSpec(
         "counter",
-        "Requests served, by tenant; those past the first 100 of the file of keys are (other)",
+        "Requests served, each prompt of Embed and continuation of Score being one, by tenant;"
+        " those past the first 100 of the file of keys are (other)",
         ("tenant",),
     ),
     "tenant_prompt_tokens": MetricSpec("counter", "Prompt tokens of those, by tenant", ("tenant",)),

@@ -13,6 +13,7 @@ from scheduler_svc.security.keys import KeyRing
 from tests.unit.frontend.frontend_service import Service
 from tests.unit.frontend.scripted_core import output
 from tests.unit.frontend.stream_reader import Reader, generation
+from tests.unit.frontend.test_vectors import answer_scores, answer_vector, embed, score
 
 
 def ring(path: Path, tenants: list[str]) -> KeyRing:
@@ -82,3 +83,23 @@ async def test_a_request_counts_once_and_its_tokens_where_they_were_sent(service
         "tenant_prompt_tokens": 5,
         "tenant_generation_tokens": 6,
     }
+
+
+async def test_prompts_of_embed_and_score_count_as_those_of_generations(service: Service) -> None:
+    core = service.core
+    embedding = embed(service, "ab", "xyz")
+    for submit in [await core.expect("submit") for _ in range(2)]:
+        await core.accept(submit, max_tokens=1)
+        await answer_vector(service, submit, 1.0)
+    await embedding
+    wanted = {"tenant_requests": 2, "tenant_prompt_tokens": 5}
+    assert counted(service) == wanted
+    for _ in range(2):
+        await core.expect("finish")
+    scoring = score(service, "abc", "de")
+    submit = await core.expect("submit")
+    assert counted(service)["tenant_prompt_tokens"] == 5, "the core has not taken it yet"
+    await core.accept(submit, max_tokens=1)
+    await answer_scores(service, submit)
+    await scoring
+    assert counted(service) == {"tenant_requests": 3, "tenant_prompt_tokens": 10}
