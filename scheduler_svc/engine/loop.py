@@ -113,10 +113,12 @@ class Loop:
         for identity, payload in _messages(self._sockets.steps):
             parts.workers.receive(identity, payload, at.patient)
         news = parts.steps.settle(at)
-        if not parts.steps.are_workers_busy or _num_rows(news) > _FEW_ROWS:
+        if parts.steps.are_workers_busy and _num_rows(news) <= _FEW_ROWS:
+            parts.desk.tell(news)
+            parts.steps.plan(at)
+        else:
             parts.steps.plan(at)  # the workers wait for this, frontends have time
-        parts.desk.tell(news)
-        parts.steps.plan(at)
+            parts.desk.tell(news)
         for identity, payload in _messages(self._sockets.engine):
             parts.desk.receive(identity, payload, at)
             # the plan above found nothing to do, but this may be a request

@@ -2,42 +2,24 @@
 
 A process of its own, so that a grammar that never ends, takes all memory or breaks the library ends
 this process and not the core. Reads Grammars from stdin, writes why each is refused to stdout;
-nothing where it is not. Each is a frame: its length in four bytes, then the bytes.
+nothing where it is not. Each is a frame, see `confined.py`.
 """
 
-import os
 import resource
 import sys
 from pathlib import Path
-from typing import IO
 
 from octavo.internal.v1 import engine_pb2 as engine
+from scheduler_svc.confined import confine, read_frame, write_frame
 from scheduler_svc.core.refusals import BadGrammar
 from scheduler_svc.engine.grammar.compiler import CompiledGrammar, compile_grammar
 from scheduler_svc.engine.grammar.deep_stack import run_deep
 from scheduler_svc.engine.grammar.vocabulary import UnusableTokenizer, Vocabulary, load_vocabulary
 
-# a hard grammar may take seconds: whoever waits for a token comes first
-_NICENESS = 5
 _MAX_CPU_S = 15
 _MAX_MORE_BYTES = 2**30
-_LENGTH_BYTES = 4
 # tokens of text that are tried after the first
 _NUM_TOKENS = 16
-
-
-def write_frame(stream: IO[bytes], content: bytes) -> None:
-    """Sends one frame."""
-    stream.write(len(content).to_bytes(_LENGTH_BYTES, "little") + content)
-    stream.flush()
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The next frame; None at the end."""
-    header = stream.read(_LENGTH_BYTES)
-    if len(header) < _LENGTH_BYTES:
-        return None
-    return stream.read(int.from_bytes(header, "little"))
 
 
 def taste(grammar: engine.Grammar, vocabulary: Vocabulary) -> str:
@@ -63,12 +45,6 @@ def _first_bit(byte: int) -> int:
     return (byte & -byte).bit_length() - 1
 
 
-def _bound_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    most = pages * resource.getpagesize() + _MAX_MORE_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
 def _bound_cpu() -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     soft = int(usage.ru_utime + usage.ru_stime) + _MAX_CPU_S
@@ -81,8 +57,7 @@ def _serve(model_dir: Path) -> None:
         vocabulary = load_vocabulary(model_dir)
     except UnusableTokenizer as error:
         problem = str(error)
-    _bound_memory()
-    os.nice(_NICENESS)
+    confine(_MAX_MORE_BYTES)
     write_frame(sys.stdout.buffer, b"")
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         _bound_cpu()

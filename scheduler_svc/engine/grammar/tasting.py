@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from octavo.internal.v1 import engine_pb2 as engine
+from scheduler_svc.confined import read_frame, write_frame
 from scheduler_svc.core.refusals import BadGrammar
-from scheduler_svc.engine.grammar.taster import read_frame, write_frame
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,23 +8,19 @@ where it cannot be interrupted) and in memory by the system. Reads and writes fr
 
 from __future__ import annotations
 
-import os
-import resource
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from scheduler_svc.confined import confine
 from scheduler_svc.frontend.text.chat import ChatMessage, ChatTemplate
 from scheduler_svc.frontend.text.errors import ChatInvalid, TokenizerFileInvalid
 from scheduler_svc.frontend.text.template_frames import Frame, read_frame, write_frame
 from scheduler_svc.frontend.text.template_source import TemplateSource
 
 _UNINTERRUPTED_FACTOR = 2.0
-
-# a template may loop for its whole second: whoever waits for a token comes first
-_NICENESS = 5
 
 
 class _TimeIsUp(BaseException):
@@ -39,8 +35,7 @@ def main() -> None:
     first = read_frame(requests)
     if first is None:
         return
-    _limit_memory(first["max_bytes"])
-    os.nice(_NICENESS)
+    confine(first["max_bytes"])
     limit_s = first["limit_s"]
     template = _compile(first, answers, limit_s)
     while template is not None and (request := read_frame(requests)) is not None:
@@ -101,13 +96,6 @@ def _start_timers(limit_s: float) -> None:
 def _stop_timers() -> None:
     signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
     signal.setitimer(signal.ITIMER_PROF, 0.0)
-
-
-def _limit_memory(max_bytes: int) -> None:
-    """Lets the process grow by this much from what it has now."""
-    num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    limit = num_pages * resource.getpagesize() + max_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":
