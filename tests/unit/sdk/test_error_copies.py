@@ -1,12 +1,36 @@
 """Errors survive the way between processes: each class copied and pickled keeps all it says."""
 
 import copy
+import importlib
 import pickle  # noqa: TID251 - users' process pools use it, the service does not
+import pkgutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import octavo
 from octavo import errors
+from octavo.models import errors as model_errors
+
+# every module that defines errors, whatever other tests have imported before
+for found in pkgutil.walk_packages(octavo.__path__, "octavo."):
+    if found.name.endswith(".errors"):
+        importlib.import_module(found.name)
+
+MODEL_ERRORS = {
+    model_errors.ModelError: lambda: model_errors.ModelError("said"),
+    model_errors.ModelNotFound: lambda: model_errors.ModelNotFound("tiny", "say which"),
+    model_errors.ModelFolderInvalid: lambda: model_errors.ModelFolderInvalid(
+        Path("/models/tiny"), ("config.json", "tokenizer.json")
+    ),
+    model_errors.ModelFileCorrupt: lambda: model_errors.ModelFileCorrupt(
+        Path("/models/tiny/config.json"), "is not JSON"
+    ),
+    model_errors.DownloadFailed: lambda: model_errors.DownloadFailed("tiny", "no route"),
+    model_errors.MissingPackage: lambda: model_errors.MissingPackage(("torch",), "serving"),
+    model_errors.ModelBusy: lambda: model_errors.ModelBusy(Path("/models/tiny.lock"), 60.0),
+}
 
 
 def _kinds(kind: type[errors.OctavoError]) -> Iterator[type[errors.OctavoError]]:
@@ -29,6 +53,8 @@ def _example(kind: type[errors.OctavoError]) -> errors.OctavoError:
         )
     if issubclass(kind, errors.LocalServiceFailed):
         return kind("it ended", exit_code=3, log_lines=["first", "last"])
+    if issubclass(kind, model_errors.ModelError):
+        return MODEL_ERRORS[kind]()
     return kind("said")
 
 
