@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.sequence import TOKEN_BYTES, Sequence
 
 T = TypeVar("T", bound=np.generic)
 Slots = npt.NDArray[np.intp]
@@ -39,6 +39,7 @@ class Batch:
         self.is_pooled = column(np.bool_)  # gives a vector instead of tokens
         self.has_grammar = column(np.bool_)
         self.num_with_grammar = 0  # slots in use
+        self.num_with_records = 0  # likewise, pooled ones included
 
         # Where the sequence is.
         self.known_length = column(np.int32)  # tokens known
@@ -111,6 +112,7 @@ class Batch:
         wishes = sequence.request.new.records
         self.record_words[slot] = wishes.token_words
         self.is_pooled[slot] = wishes.pooling is not None
+        self.num_with_records += self._has_records(slot)
         self.has_grammar[slot] = sequence.grammar is not None
         self.num_with_grammar += sequence.grammar is not None
         self.known_length[slot] = sequence.num_stored
@@ -129,6 +131,7 @@ class Batch:
         """Takes the slot back; no step in flight has a row of it that anybody wants."""
         self.sequences[slot] = None
         self.num_with_grammar -= int(self.has_grammar[slot])
+        self.num_with_records -= self._has_records(slot)
         self._free_slots.append(slot)
 
     def part(self, sequence: Sequence) -> None:
@@ -152,6 +155,14 @@ class Batch:
             first = stored % self.block_size
             sequence.tokens += self.tail[slot, first : first + count].tobytes()
 
+    def store_full_tails(self, slots: Slots) -> None:
+        """Moves the tails of slots whose newest token ends a block."""
+        size = TOKEN_BYTES * self.block_size
+        tails = self.tail[slots].tobytes()
+        for row, slot in enumerate(slots.tolist()):
+            tokens = self.sequence_in(slot).tokens
+            tokens += tails[row * size + len(tokens) % size : (row + 1) * size]
+
     def update_owner(self, sequence: Sequence) -> None:
         """Says who is told of the sequence's tokens."""
         request = sequence.request
@@ -170,10 +181,8 @@ class Batch:
         full = (sequence.num_linked + 1) * self.block_size
         self.publish_length[sequence.slot] = NEVER if sequence.link is None else full
 
-    def num_full_blocks(self, slot: int) -> int:
-        """Blocks whose tokens are all known, and the steps that write them issued."""
-        length = min(int(self.known_length[slot]), int(self.next_position[slot]))
-        return length // self.block_size
+    def _has_records(self, slot: int) -> bool:
+        return bool(self.record_words[slot] or self.is_pooled[slot])
 
     def _watch(self, sequence: Sequence, change: int) -> None:
         new = sequence.request.new

@@ -56,8 +56,8 @@ class BlockPool:
         taken = self._free[split:]
         del self._free[split:]
         taken.reverse()
-        for _ in range(count - len(taken)):
-            taken.append(self._take_oldest())
+        while len(taken) < count:
+            taken += self._take_oldest(count - len(taken))
         for block in taken:
             self._holders[block] = 1
         self.num_in_use += count
@@ -117,8 +117,9 @@ class BlockPool:
 
     def unpublish(self, blocks: Iterable[int]) -> None:
         """Makes blocks unfindable, whoever holds them."""
+        blocks = list(blocks)
+        self.cache.forget(blocks)
         for block in blocks:
-            self.cache.forget(block)
             self._lose_worth(block)
 
     def flush(self) -> None:
@@ -129,16 +130,16 @@ class BlockPool:
             self._flushed.append(self._cached)
             self._cached = OrderedDict()
 
-    def _take_oldest(self) -> int:
-        """Takes a flushed block, or else the cached one that was used longest ago."""
+    def _take_oldest(self, most: int) -> list[int]:
+        """Takes flushed blocks of one pile, or else the cached ones that were used longest ago."""
         pile = self._flushed[0] if self._flushed else self._cached
-        block, _ = pile.popitem(last=False)
-        self.cache.forget(block)
+        oldest = [pile.popitem(last=False)[0] for _ in range(min(most, len(pile)))]
+        self.cache.forget(oldest)
         if self._flushed:
-            self._num_flushed -= 1
+            self._num_flushed -= len(oldest)
             if not pile:
                 self._flushed.popleft()
-        return block
+        return oldest
 
     def _put_back(self, block: int) -> None:
         if self.cache.is_findable(block):

@@ -54,12 +54,16 @@ class Draft:
         if len(last):
             batch.set_decodes(last, False)
 
-    def add_block(self, sequence: Sequence, block: int) -> None:
-        """Gives the sequence another block, at the end of its table."""
-        self._block_slots.append(sequence.slot)
-        self._block_indexes.append(len(sequence.blocks))
-        self._block_ids.append(block)
-        sequence.blocks.append(block)
+    def add_blocks(self, slots: list[int], blocks: list[int]) -> None:
+        """Gives each of the slots another block, at the end of its table."""
+        batch = self.epoch.batch
+        for slot, block in zip(slots, blocks, strict=True):
+            table = batch.sequence_in(slot).blocks
+            self._block_indexes.append(len(table))
+            table.append(block)
+        self._block_slots += slots
+        self._block_ids += blocks
+        batch.block_end[slots] += batch.block_size
 
     def add_start(self, sequence: Sequence) -> None:
         """Lists a sequence that has just taken its slot, with its blocks."""

@@ -11,7 +11,7 @@ import numpy as np
 from scheduler_svc.core.batch import Batch, Slots
 from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.limits import WorkerLimits
-from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.sequence import TOKEN_BYTES, Sequence
 
 # Of the rows; with more that have a grammar, one step is planned at a time.
 _MAX_GRAMMAR_SHARE = 0.25
@@ -95,31 +95,25 @@ class Epoch:
         held.update((gone.slot, gone.blocks) for gone in self.departures if gone.sequence)
         return held
 
-    def publish_full_blocks(self, sequence: Sequence) -> None:
-        """Makes those blocks findable whose tokens are known and whose writing is issued."""
-        self._publish(sequence, self.batch.num_full_blocks(sequence.slot))
-
-    def publish_rows(self, slots: Slots) -> None:
-        """As `publish_full_blocks`, for those of the slots that have such blocks."""
-        batch = self.batch
+    def publish_full_blocks(self, slots: Slots | list[int]) -> None:
+        """Makes those blocks findable whose tokens are stored and whose writing is issued."""
+        batch, size = self.batch, self.limits.block_size
         issued = np.minimum(batch.known_length[slots], batch.next_position[slots])
-        ready = np.flatnonzero(issued >= batch.publish_length[slots])
-        num_full = issued[ready] // self.limits.block_size
-        for slot, count in zip(slots[ready].tolist(), num_full.tolist(), strict=True):
+        ready = (issued >= batch.publish_length[slots]).nonzero()[0]
+        if not len(ready):
+            return
+        ready_slots, num_full = np.asarray(slots)[ready], issued[ready] // size
+        batch.publish_length[ready_slots] = (num_full + 1) * size
+        for slot, count in zip(ready_slots.tolist(), num_full.tolist(), strict=True):
             self._publish(batch.sequence_in(slot), count)
 
     def _publish(self, sequence: Sequence, num_full: int) -> None:
-        batch, size = self.batch, self.limits.block_size
-        if sequence.num_stored < num_full * size:
-            batch.store_tail(sequence)
-        link, blocks = sequence.link, sequence.blocks
-        while link is not None and sequence.num_linked < num_full:
-            first = sequence.num_linked * size
-            tokens = sequence.token_slice(first, first + size)
-            link = self.pool.publish(blocks[sequence.num_linked], link, tokens)
-            sequence.num_linked += 1
-        sequence.link = link
-        batch.update_publish_length(sequence)
+        link, size = sequence.link, TOKEN_BYTES * self.limits.block_size
+        assert link is not None, "a sequence that publishes nothing has a block to publish"
+        for index in range(sequence.num_linked, num_full):
+            tokens = bytes(sequence.tokens[index * size : (index + 1) * size])
+            link = self.pool.publish(sequence.blocks[index], link, tokens)
+        sequence.link, sequence.num_linked = link, num_full
 
     def flush_cache(self) -> int:
         """Forgets all published blocks; what runs publishes nothing more, its chain is cut."""

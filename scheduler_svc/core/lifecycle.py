@@ -261,6 +261,7 @@ class Lifecycle:
             self.room.suspicion.alone = None
         if is_awaited:
             batch.set_decodes(slot, False)
+            batch.update_publish_length(sequence)
         else:
             batch.part(sequence)
         if is_idle:

@@ -9,7 +9,7 @@ it is out of reach, also after somebody publishes the same tokens anew.
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
@@ -98,7 +98,7 @@ class PrefixCache:
         key = self._digest(parent.key + tokens)
         if self._serials[block]:
             assert not self.is_findable(block), f"block {block} is published already"
-            self.forget(block)  # what it held before a flush
+            self.forget([block])  # what it held before a flush
         displaced = None
         standing = self._block_by_key.get(key)
         if standing is not None:
@@ -107,7 +107,7 @@ class PrefixCache:
                 if is_same and self._tokens[standing] == tokens:
                     return Link(key, self._serials[standing]), None
                 displaced = standing
-            self.forget(standing)
+            self.forget([standing])
         self._last_serial += 1
         self._num_findable += 1
         self._block_by_key[key] = block
@@ -115,13 +115,15 @@ class PrefixCache:
         self._parents[block], self._tokens[block] = parent.identity, tokens
         return Link(key, self._last_serial), displaced
 
-    def forget(self, block: int) -> None:
-        """Makes a block unfindable; does nothing if it is already."""
-        serial = self._serials[block]
-        if serial:
-            del self._block_by_key[self._keys[block]]
-            self._serials[block], self._keys[block], self._tokens[block] = 0, b"", b""
-            self._num_findable -= serial >= self._first_serial
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Makes blocks unfindable; passes over those that are already."""
+        serials, keys, tokens = self._serials, self._keys, self._tokens
+        for block in blocks:
+            serial = serials[block]
+            if serial:
+                del self._block_by_key[keys[block]]
+                serials[block], keys[block], tokens[block] = 0, b"", b""
+                self._num_findable -= serial >= self._first_serial
 
     def flush(self) -> None:
         """Makes every block unfindable."""

@@ -12,6 +12,8 @@ def cut_row_records(batch: Batch, slots: Slots, result: StepResult) -> list[byte
 
     Raises BadResult when the result's bytes are not as many as the rows want.
     """
+    if not (batch.num_with_records or result.token_records or result.pooled):
+        return None
     words = batch.record_words[slots]
     is_pooled = batch.is_pooled[slots]
     num_pooled = int(is_pooled.sum())

@@ -103,7 +103,8 @@ class Results:
         if not len(slots):
             return no_rows()
         position = batch.known_length[slots]
-        batch.tail[slots, position % batch.block_size] = tokens
+        place = position % batch.block_size
+        batch.tail[slots, place] = tokens
         known = position + 1
         batch.known_length[slots] = known
         self.total_generated_tokens += len(slots)
@@ -118,9 +119,8 @@ class Results:
         if records is not None:
             for slot, record in zip(slots.tolist(), records, strict=True):
                 batch.sequence_in(slot).records += record
-        for row in np.flatnonzero(known % batch.block_size == 0).tolist():
-            batch.store_tail(batch.sequence_in(int(slots[row])))
-        epoch.publish_rows(slots)
+        batch.store_full_tails(slots[place == batch.block_size - 1])
+        epoch.publish_full_blocks(slots)
         self._halt(epoch, slots, known, tokens, now)
         return news
 
@@ -135,7 +135,7 @@ class Results:
         """Ends what met a stop id or its limit, pauses what nobody reads."""
         batch = epoch.batch
         halts = (known >= batch.halt_length[slots]) | (batch.num_watchers[tokens] > 0)
-        for row in np.flatnonzero(halts).tolist():
+        for row in halts.nonzero()[0].tolist():
             sequence = batch.sequence_in(int(slots[row]))
             length, token = int(known[row]), int(tokens[row])
             reason = sequence.end_reason_of(token, length - 1)

@@ -28,7 +28,7 @@ class Scheduler:
         self._prefill(epoch, draft, now)
         plan = draft.finish()
         if plan is not None:
-            self._publish(epoch, draft, now)
+            self._publish_prompts(epoch, draft, now)
         return plan
 
     # --- decode rows ---
@@ -62,9 +62,7 @@ class Scheduler:
             needy = self._make_room(epoch, needy, now)
             blocks = epoch.pool.take(len(needy))
         assert blocks is not None, "more blocks were granted than are available"
-        for slot, block in zip(needy, blocks, strict=True):
-            draft.add_block(epoch.batch.sequence_in(slot), block)
-        epoch.batch.block_end[needy] += epoch.limits.block_size
+        draft.add_blocks(needy, blocks)
         return is_enough
 
     def _make_room(self, epoch: Epoch, needy: list[int], now: float) -> list[int]:
@@ -113,10 +111,14 @@ class Scheduler:
 
     # --- once the step is issued ---
 
-    def _publish(self, epoch: Epoch, draft: Draft, now: float) -> None:
-        """Makes blocks findable that this step fills."""
+    def _publish_prompts(self, epoch: Epoch, draft: Draft, now: float) -> None:
+        """Makes blocks of prompts findable that this step fills; those of decode rows wait for it.
+
+        So two identical prompts share from the next step on, however long this one takes.
+        """
+        if not draft.chunked:
+            return
+        epoch.publish_full_blocks([sequence.slot for sequence in draft.chunked])
         for sequence in draft.chunked:
-            epoch.publish_full_blocks(sequence)
             if sequence not in epoch.prefilling:
                 self._lifecycle.room.release_followers(sequence.request, now)
-        epoch.publish_rows(draft.decode_slots)

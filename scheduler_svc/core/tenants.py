@@ -63,7 +63,7 @@ class TenantShares:
 
     def charge_rows(self, indexes: npt.NDArray[np.int32]) -> None:
         """Counts one token for each row."""
-        np.add.at(self._served, indexes, self._cost[indexes])
+        self._served += np.bincount(indexes, minlength=len(self._cost)) * self._cost
 
     def _lowest_active(self) -> float:
         active = self._served[self._num_active_uses > 0]

@@ -95,7 +95,7 @@ def test_the_second_block_of_same_content_stays_private() -> None:
 def test_what_hung_on_a_forgotten_block_stays_out_of_reach() -> None:
     cache = new_cache()
     publish_chain(cache, [3, 5], [block_of(0), block_of(4)])
-    cache.forget(3)
+    cache.forget([3])
     assert found(cache, block_of(0) + block_of(4)) == []
     link = publish_chain(cache, [7], [block_of(0)])
     assert found(cache, block_of(0) + block_of(4)) == [7], "5 continued a block that is gone"
@@ -107,8 +107,8 @@ def test_what_hung_on_a_forgotten_block_stays_out_of_reach() -> None:
 def test_forgetting_twice_is_harmless() -> None:
     cache = new_cache()
     publish_chain(cache, [3], [block_of(0)])
-    cache.forget(3)
-    cache.forget(3)
+    cache.forget([3])
+    cache.forget([3])
     assert len(cache) == 0
 
 

@@ -18,7 +18,7 @@ for found in pkgutil.walk_packages(octavo.__path__, "octavo."):
     if found.name.endswith(".errors"):
         importlib.import_module(found.name)
 
-MODEL_ERRORS = {
+MODEL_ERRORS: dict[type[errors.OctavoError], Callable[[], errors.OctavoError]] = {
     model_errors.ModelError: lambda: model_errors.ModelError("said"),
     model_errors.ModelNotFound: lambda: model_errors.ModelNotFound("tiny", "say which"),
     model_errors.ModelFolderInvalid: lambda: model_errors.ModelFolderInvalid(
