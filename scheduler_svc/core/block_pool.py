@@ -133,6 +133,7 @@ class BlockPool:
     def _take_oldest(self, most: int) -> list[int]:
         """Takes flushed blocks of one pile, or else the cached ones that were used longest ago."""
         pile = self._flushed[0] if self._flushed else self._cached
+        assert pile, "fewer blocks are cached than counted"
         oldest = [pile.popitem(last=False)[0] for _ in range(min(most, len(pile)))]
         self.cache.forget(oldest)
         if self._flushed:
