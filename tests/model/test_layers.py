@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from tests.model.rigs import CPU
+from worker_svc.layers import projection
 from worker_svc.layers.activation import SiluAndMul
 from worker_svc.layers.embedding import ParallelLMHead, VocabParallelEmbedding
 from worker_svc.layers.linear import (
@@ -64,6 +65,27 @@ def test_replicated_linear_holds_everything_on_each_rank(packed: bool) -> None: 
         layer.projection.pack()
     x = random(5, 8, seed=1)
     torch.testing.assert_close(layer(x), functional.linear(x, full["x.weight"], full["x.bias"]))
+
+
+@pytest.mark.parametrize("has_packed_bfloat16", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_packing_changes_no_product_on_any_processor(
+    dtype: torch.dtype,
+    has_packed_bfloat16: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Packing for products that the processor lacks would raise: those weights stay plain."""
+    if not has_packed_bfloat16:
+        monkeypatch.setattr(projection, "_has_packed_bfloat16", lambda: False)
+    layer = ReplicatedLinear(8, 12, kind=TensorKind(dtype, CPU), has_bias=True)
+    full = {"x.weight": random(12, 8).to(dtype), "x.bias": random(12).to(dtype)}
+    fill(layer.shards("x"), full)
+    layer.projection.pack()
+    x = random(5, 8, seed=1).to(dtype)
+    plain = functional.linear(x, full["x.weight"], full["x.bias"])
+    torch.testing.assert_close(layer(x), plain)
+    if dtype is torch.bfloat16 and not has_packed_bfloat16:
+        assert layer.projection.weight.layout is torch.strided
 
 
 def test_column_parallel_parts_lie_beside_each_other() -> None:

@@ -12,8 +12,6 @@ from typing import Self
 import torch
 from torch.nn import functional
 
-_PACKABLE_DTYPES = (torch.float32, torch.bfloat16)
-
 
 class Projection:
     """x @ weight.T + bias."""
@@ -41,14 +39,14 @@ class Projection:
     def pack(self) -> None:
         """Bring the filled weight into the fastest layout; afterwards it is no plain tensor.
 
-        Does nothing where no better layout exists (other devices, builds without oneDNN).
+        Does nothing where no better layout exists: other devices, builds without oneDNN, bfloat16
+        on processors for which oneDNN has no products of it (torch's plain ones work there).
         """
         weight = self.weight
-        if self._is_packed or weight.device.type != "cpu" or weight.dtype not in _PACKABLE_DTYPES:
+        if self._is_packed or weight.device.type != "cpu" or not _can_pack(weight.dtype):
             return
-        if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # torch's own
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight)  # noqa: SLF001 no public name
-            self._is_packed = True
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight)  # noqa: SLF001 no public name
+        self._is_packed = True
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[N, I] -> [N, O]."""
@@ -56,6 +54,17 @@ class Projection:
             return functional.linear(x, self.weight, self.bias)
         product: torch.Tensor = _PACKED_PRODUCT(x, self.weight, self.bias, "none", [], "")
         return product
+
+
+def _can_pack(dtype: torch.dtype) -> bool:
+    """Whether this build and this processor have packed products of the dtype."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # torch's own
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and _has_packed_bfloat16())
+
+
+def _has_packed_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 no public name
 
 
 _PACKED_PRODUCT = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001 the op has no public name

@@ -12,7 +12,7 @@ import zmq
 
 from octavo.internal.v1 import engine_pb2 as engine
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 @dataclass

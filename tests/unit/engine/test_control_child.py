@@ -14,7 +14,7 @@ from scheduler_svc.control.child import ControlChild
 from scheduler_svc.control.child_protocol import ChildProtocol, DrainOrder, Order, ShutdownOrder
 from scheduler_svc.control.silence import PatientClock
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

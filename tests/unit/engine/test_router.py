@@ -14,7 +14,7 @@ from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.engine.router import CannotBind, Router, Sent
 from scheduler_svc.engine.step_codec import encode_plan
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 Context = zmq.Context[zmq.Socket[bytes]]
 
 

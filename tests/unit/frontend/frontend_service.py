@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
@@ -79,10 +80,9 @@ async def running_service(
         ServiceConfig(replica=REPLICA, served_model_name=MODEL, core_restart_grace=5.0),
         **settings,  # type: ignore[arg-type]  # a test's own settings
     )
-    core = ScriptedCore(run_dir)
-    if with_core:
-        await core.start()
-    with zmq.Context() as context:
+    with contextlib.closing(ScriptedCore(run_dir)) as core, zmq.Context() as context:
+        if with_core:
+            await core.start()
         services = FrontendServices(
             config,
             model,
@@ -108,4 +108,3 @@ async def running_service(
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
                 await core.stop()
-    core.close()

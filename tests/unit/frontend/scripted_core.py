@@ -18,7 +18,7 @@ import zmq.asyncio
 
 from octavo.internal.v1 import engine_pb2 as engine
 
-WAIT_LIMIT_S = 10.0
+WAIT_LIMIT_S = 60.0
 LIFE_SIGN_S = 0.1
 
 

@@ -17,7 +17,7 @@ from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.ledger import RequestLedger
 from scheduler_svc.frontend.patience import CorePatience
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 class Listener:
