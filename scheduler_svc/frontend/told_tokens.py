@@ -31,8 +31,9 @@ class RecordReader:
         """Of each token; the first one's record is the `first` one."""
         begin, end = first * self.num_bytes, (first + len(tokens)) * self.num_bytes
         part = bytes(records[begin:end])
-        words = np.frombuffer(part, "<i4").reshape(len(tokens), -1)
-        floats = np.frombuffer(part, "<f4").reshape(len(tokens), -1)
+        shape = (len(tokens), self.num_bytes // WORD_BYTES)
+        words = np.frombuffer(part, "<i4").reshape(shape)
+        floats = np.frombuffer(part, "<f4").reshape(shape)
         rows = zip(tokens, words.tolist(), floats.tolist(), strict=True)
         return [self._told(token, ints, numbers) for token, ints, numbers in rows]
 

@@ -138,13 +138,14 @@ def test_records_live_through_every_death(replica: Replica) -> None:
     for caller in callers:
         caller.join(CALL_LIMIT_S)
     for index, caller in enumerate(callers):
+        assert len(caller.finished) == len(caller.tokens), (caller.is_alive(), caller.breaks[-3:])
         prompt = caller.prompt
         expected = expected_tokens(
             prompt, NUM_TOKENS, seed=index, temperature=1.0, vocab_size=NUM_IDS
         )
         assert caller.tokens[0] == expected, caller.breaks[-3:]
         for tokens, told in zip(caller.tokens, caller.told, strict=True):
-            assert len(tokens) == NUM_TOKENS
+            assert len(tokens) == NUM_TOKENS, caller.breaks[-3:]
             check_told(told, tokens, len(prompt))
         for of_prompt in caller.prompts:
             check_told(of_prompt, prompt[1:], 1)

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from octavo.internal.v1 import engine_pb2 as engine
 from octavo.v1 import inference_pb2 as api
 from tests.unit.frontend.frontend_service import Service
+from tests.unit.frontend.scripted_core import output
 from tests.unit.frontend.stream_reader import Reader, generation
 
 
@@ -142,6 +143,44 @@ async def test_who_attaches_is_told_of_what_it_has_not(service: Service) -> None
     await reader.read_all()
     assert logprobs_of(reader) == [told(one) for one in ids[1:]]
     assert [one.token_id for one in reader.chunks[0].prompt_logprobs] == service.ids("hi")[1:]
+
+
+async def test_an_end_may_come_without_a_token(service: Service) -> None:
+    """As the core's word alone, and to a caller that has attached with all tokens received."""
+    core, ids = service.core, service.ids("abc")
+    first = Reader(service.stub, wishing(top_logprobs=1, logprob_token_ids=[7]))
+    submit = await core.expect("submit")
+    await core.accept(submit)
+    records = b"".join(record(one, chosen=[-1.5]) for one in ids)
+    await core.deliver(submit.number, ids, records=records)
+    await first.read_one()
+    await core.deliver(submit.number, first=len(ids), end=engine.END_REASON_LENGTH)
+    await first.read_all()
+    await core.expect("finish")
+    assert logprobs_of(first) == [told(one, chosen={7: -1.5}) for one in ids]
+
+    wanted = api.AttachRequest(request_id="r", from_tokens=[len(ids)])
+    again = Reader(service.stub, wanted, received=[len(ids)])
+    attach = await core.expect("attach")
+    known = output(ids, end=engine.END_REASON_LENGTH)
+    known.records = records
+    await core.attached(attach.number, submit, [known])
+    await again.read_all()
+    assert logprobs_of(again) == []
+    for reader in (first, again):
+        assert reader.chunks[-1].outputs[0].finish.num_tokens == len(ids)
+
+
+async def test_a_prompt_of_one_token_has_nothing_to_tell(service: Service) -> None:
+    core, prompt = service.core, service.ids("h")
+    assert len(prompt) == 1
+    reader = Reader(service.stub, wishing("h", prompt_top_logprobs=2))
+    submit = await core.expect("submit")
+    await core.accept(submit)
+    await core.deliver(submit.number, service.ids("a"), end=engine.END_REASON_LENGTH)
+    await reader.read_all()
+    assert reader.texts == ["a"]
+    assert not any(chunk.prompt_logprobs for chunk in reader.chunks)
 
 
 async def _submitted(service: Service) -> engine.Submit:
