@@ -1,6 +1,5 @@
 """A real Envoy, configured as deploy/envoy.yaml says, before three real replicas."""
 
-import os
 import signal
 import subprocess
 import urllib.error
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 import yaml
 
@@ -173,7 +173,11 @@ def test_the_death_of_a_replica_fails_no_new_call(envoy: Envoy, replicas: list[R
     """Scenario LB-02."""
     with connected(envoy.target) as stub:
         assert set(takers(stub, 6)) == set(NAMES)
-        os.kill(replicas[0].supervisor.pid, signal.SIGKILL)
+        supervisor = psutil.Process(replicas[0].supervisor.pid)
+        children = supervisor.children(recursive=True)
+        supervisor.kill()
+        # what a frontend takes before it follows its supervisor is no new call
+        assert not psutil.wait_procs(children, timeout=20)[1]
         assert set(takers(stub, 20)) == {"r1", "r2"}
 
 
