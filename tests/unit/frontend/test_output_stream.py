@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from scheduler_svc.frontend.output_stream import OutputStream
 from scheduler_svc.frontend.request import TextRules
 from scheduler_svc.frontend.text.stops import StopMatcher
 from scheduler_svc.frontend.text.text_stream import TextStream
+from scheduler_svc.frontend.told_tokens import RecordReader
 from tests.fakes.byte_tokenizer import END_ID, NUM_IDS, byte_tokenizer
 
 BYTES = byte_tokenizer()
@@ -61,6 +64,9 @@ class Joined:
         self.reasoning += delta.reasoning
         self.calls += delta.tool_calls
         self.ids += delta.token_ids
+        assert [(one.token_id, one.rank) for one in delta.logprobs] == [
+            (token, token + 1) for token in delta.token_ids
+        ]
         self.parts.append((delta.first_token_index + len(delta.token_ids), self.content))
         if delta.HasField("finish"):
             self.finish = delta.finish
@@ -84,7 +90,15 @@ def run(
         min_tokens=rules.min_tokens,
         num_delivered_tokens=num_received,
     )
-    stream = OutputStream(0, record, text, rules, request_id="r", num_delivered=num_received)
+    stream = OutputStream(
+        0,
+        record,
+        text,
+        rules,
+        request_id="r",
+        num_delivered=num_received,
+        reader=RecordReader(num_top=0),
+    )
     joined = Joined(num_received=num_received)
 
     def look() -> None:
@@ -93,7 +107,8 @@ def run(
             joined.add(delta)
 
     for begin, end in zip([0, *splits], [*splits, len(tokens)], strict=True):
-        record.take(begin, tokens[begin:end])
+        told = b"".join(struct.pack("<fi", -1.0, token + 1) for token in tokens[begin:end])
+        record.take(begin, tokens[begin:end], told)
         look()
     record.note_end(
         engine.OutputEnd(
