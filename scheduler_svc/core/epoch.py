@@ -11,7 +11,7 @@ import numpy as np
 from scheduler_svc.core.batch import Batch, Slots
 from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.limits import WorkerLimits
-from scheduler_svc.core.sequence import TOKEN_BYTES, Sequence
+from scheduler_svc.core.sequence import Sequence
 
 # Of the rows; with more that have a grammar, one step is planned at a time.
 _MAX_GRAMMAR_SHARE = 0.25
@@ -108,10 +108,10 @@ class Epoch:
             self._publish(batch.sequence_in(slot), count)
 
     def _publish(self, sequence: Sequence, num_full: int) -> None:
-        link, size = sequence.link, TOKEN_BYTES * self.limits.block_size
+        link, size = sequence.link, self.limits.block_size
         assert link is not None, "a sequence that publishes nothing has a block to publish"
         for index in range(sequence.num_linked, num_full):
-            tokens = bytes(sequence.tokens[index * size : (index + 1) * size])
+            tokens = sequence.token_slice(index * size, (index + 1) * size)
             link = self.pool.publish(sequence.blocks[index], link, tokens)
         sequence.link, sequence.num_linked = link, num_full
 

@@ -126,7 +126,7 @@ def test_records_live_through_every_death(replica: Replica) -> None:
         wait_until(
             lambda: all(
                 caller.num_tokens > known or not caller.is_alive()
-                for caller, known in zip(callers, before, strict=True)  # noqa: B023
+                for caller, known in zip(callers, before, strict=True)  # noqa: B023 - called here
             ),
             limit_s=60,
         )
@@ -134,10 +134,12 @@ def test_records_live_through_every_death(replica: Replica) -> None:
         replica.process(victim).kill()
         if victim != "frontend-0":
             # what flows before was under way when it died
-            wait_until(lambda: replica.log().count(EPOCH) > num_epochs, limit_s=60)  # noqa: B023
+            wait_until(lambda: replica.log().count(EPOCH) > num_epochs, limit_s=60)  # noqa: B023 - called here
     for caller in callers:
         caller.join(CALL_LIMIT_S)
     for index, caller in enumerate(callers):
+        # a death may break a call; the service itself may not fail one
+        assert not [text for text in caller.breaks if "the service failed" in text]
         assert len(caller.finished) == len(caller.tokens), (caller.is_alive(), caller.breaks[-3:])
         prompt = caller.prompt
         expected = expected_tokens(

@@ -57,7 +57,9 @@ def fill(shards: Iterable[WeightShard], full: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_replicated_linear_holds_everything_on_each_rank(packed: bool) -> None:  # noqa: FBT001
+def test_replicated_linear_holds_everything_on_each_rank(
+    packed: bool,  # noqa: FBT001 - pytest gives it by name
+) -> None:
     full = {"x.weight": random(12, 8), "x.bias": random(12)}
     layer = ReplicatedLinear(8, 12, kind=FLOAT32, has_bias=True)
     fill(layer.shards("x"), full)
@@ -71,7 +73,7 @@ def test_replicated_linear_holds_everything_on_each_rank(packed: bool) -> None: 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_packing_changes_no_product_on_any_processor(
     dtype: torch.dtype,
-    has_packed_bfloat16: bool,  # noqa: FBT001
+    has_packed_bfloat16: bool,  # noqa: FBT001 - pytest gives it by name
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Packing for products that the processor lacks would raise: those weights stay plain."""
